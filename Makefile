@@ -1,0 +1,40 @@
+# Two commands do everything: `make demo` shows it, `make test` proves it.
+PYTHON ?= python3
+VENV ?= .venv
+KEEP ?=
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test lint format sandbox clean lock
+
+demo: $(INSTALLED)  ## The story, in the terminal; KEEP=1 leaves it running to play with.
+	$(BIN)/python -m webhook.sandbox.demo $(if $(KEEP),--keep)
+
+test: $(INSTALLED)  ## All tests. TESTS="-k name" picks some.
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: $(INSTALLED)  ## ruff, mypy --strict and the import contract.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sandbox: $(INSTALLED)  ## Only the in-memory API server; prints its kubeconfig.
+	$(BIN)/python -m webhook.sandbox
+
+lock: $(INSTALLED)  ## Writes constraints.txt from what is installed and tested.
+	$(BIN)/pip freeze --exclude-editable | grep -v '^pip==' > constraints.txt
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or later is needed; $(PYTHON) is $$($(PYTHON) --version). Name another one: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""The certificates the guard serves with."""
