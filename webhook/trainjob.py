@@ -1,0 +1,233 @@
+"""What is read from a TrainJob: whether it is suspended, its admission number A, its executions.
+
+Pure: takes the decoded JSON of one object, touches nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+GROUP = "trainer.kubeflow.org"
+KIND = "TrainJob"
+RESOURCE = "trainjobs"
+
+JOB_ID_LABEL = "dispatch.phpboyscout.uk/job-id"
+SUBMISSION_LABEL = "dispatch.phpboyscout.uk/submission"
+DEFAULT_A_KEY = "dispatch.phpboyscout.uk/a"
+
+# Annotations are strings; programs that count admissions hold them in an int64.
+GREATEST_A = 2**63 - 1
+
+_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+_OBJECT_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,19}")
+
+
+class UnreadableTrainJobError(ValueError):
+    """The object does not have the shape of a TrainJob; the message names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The label pair that the pods of one submission carry."""
+
+    job_id: str
+    submission: str
+
+    @property
+    def can_be_on_a_pod(self) -> bool:
+        """Whether Kubernetes would accept both values as label values.
+
+        A value that it refuses is on no pod, and must not reach a selector: a comma in it
+        would add a requirement and narrow the selection.
+        """
+        return is_label_value(self.job_id) and is_label_value(self.submission)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenA:
+    """A as it is written in one place: `value` is not yet known to be a number."""
+
+    place: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TrainJob:
+    """The part of a TrainJob that re-admission depends on."""
+
+    name: str
+    namespace: str
+    suspended: bool
+    written_a: tuple[WrittenA, ...]
+    executions: frozenset[Execution]
+
+    @property
+    def a(self) -> int:
+        """The greatest A that is written anywhere and can be read; 0 where there is none."""
+        numbers = (whole_number(written.value) for written in self.written_a)
+        return max((number for number in numbers if number is not None), default=0)
+
+
+def is_label_value(value: str) -> bool:
+    """Whether Kubernetes accepts `value` as a label value (at most 63 characters, RFC 1123 style)."""
+    return _LABEL_VALUE.fullmatch(value) is not None
+
+
+def is_object_name(value: str) -> bool:
+    """Whether `value` is a DNS-1123 subdomain, as Kubernetes demands of TrainJob names."""
+    return len(value) <= 253 and _OBJECT_NAME.fullmatch(value) is not None  # noqa: PLR2004
+
+
+def whole_number(value: object) -> int | None:
+    """The number that `value` spells in ASCII digits, or None if it is not an int64 >= 0."""
+    if not isinstance(value, str) or _WHOLE_NUMBER.fullmatch(value) is None:
+        return None
+    number = int(value)
+    return number if number <= GREATEST_A else None
+
+
+def read_trainjob(document: Mapping[str, Any], *, a_key: str) -> TrainJob:
+    """Read a TrainJob as the API server sends it.
+
+    An absent or null `spec.suspend` means false: the CRD defaults it. Absent and null maps and
+    lists are empty, as everywhere in the Kubernetes API.
+
+    Raises:
+        UnreadableTrainJobError: a field that re-admission depends on has another type than the
+            CRD gives it. The API server never lets such an object through.
+    """
+    metadata = _mapping(document, "metadata", "")
+    spec = _mapping(document, "spec", "")
+    suspend = spec.get("suspend")
+    if suspend is not None and not isinstance(suspend, bool):
+        raise UnreadableTrainJobError(f"spec.suspend is {_shown(suspend)}, expected true or false")
+
+    labels = _mapping(metadata, "labels", "metadata")
+    written_a = [
+        WrittenA(f"metadata.{field}", values[a_key])
+        for field, values in (
+            ("annotations", _mapping(metadata, "annotations", "metadata")),
+            ("labels", labels),
+        )
+        if values.get(a_key) is not None
+    ]
+    pod_labels = [labels]
+    for template in _templates(spec):
+        if template.is_pod_template:
+            pod_labels.append(template.labels)
+        written_a += [
+            WrittenA(f"{template.path}.{field}", values[a_key])
+            for field, values in (("annotations", template.annotations), ("labels", template.labels))
+            if values.get(a_key) is not None
+        ]
+    return TrainJob(
+        name=_text(metadata, "name"),
+        namespace=_text(metadata, "namespace"),
+        suspended=suspend is True,
+        written_a=tuple(written_a),
+        executions=_executions(pod_labels),
+    )
+
+
+def _executions(pod_labels: list[Mapping[str, Any]]) -> frozenset[Execution]:
+    # Trainer merges the patches, so a pod may take one label from one place and the other from
+    # another: every combination within the object is looked for.
+    return frozenset(
+        Execution(job_id, submission)
+        for job_id, submission in product(
+            _label_values(pod_labels, JOB_ID_LABEL), _label_values(pod_labels, SUBMISSION_LABEL)
+        )
+    )
+
+
+def _label_values(labels_of_places: list[Mapping[str, Any]], label: str) -> set[str]:
+    values: set[str] = set()
+    for labels in labels_of_places:
+        value = labels.get(label)
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise UnreadableTrainJobError(f"the label {label} is {_shown(value)}, expected a string")
+        values.add(value)
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    path: str
+    labels: Mapping[str, Any]
+    annotations: Mapping[str, Any]
+    is_pod_template: bool
+
+
+def _templates(spec: Mapping[str, Any]) -> Iterator[_Template]:
+    """Every template that a runtime patch can write metadata into.
+
+    One is the JobSet's, then for each replicated Job the Job's and its pods'.
+    """
+    for number, patch in enumerate(_sequence(spec, "runtimePatches", "spec")):
+        manager = patch.get("manager")
+        path = f"spec.runtimePatches[{manager if isinstance(manager, str) else number}].trainingRuntimeSpec"
+        jobset = _mapping(_mapping(patch, "trainingRuntimeSpec", path), "template", path)
+        path = f"{path}.template"
+        yield _template(jobset, path, is_pod_template=False)
+        jobset_spec = _mapping(jobset, "spec", path)
+        for position, replicated in enumerate(_sequence(jobset_spec, "replicatedJobs", f"{path}.spec")):
+            name = replicated.get("name")
+            job_path = f"{path}.spec.replicatedJobs[{name if isinstance(name, str) else position}].template"
+            job = _mapping(replicated, "template", job_path)
+            yield _template(job, job_path, is_pod_template=False)
+            pod_path = f"{job_path}.spec.template"
+            pod = _mapping(_mapping(job, "spec", job_path), "template", pod_path)
+            yield _template(pod, pod_path, is_pod_template=True)
+
+
+def _template(document: Mapping[str, Any], path: str, *, is_pod_template: bool) -> _Template:
+    metadata = _mapping(document, "metadata", path)
+    return _Template(
+        path=f"{path}.metadata",
+        labels=_mapping(metadata, "labels", f"{path}.metadata"),
+        annotations=_mapping(metadata, "annotations", f"{path}.metadata"),
+        is_pod_template=is_pod_template,
+    )
+
+
+def _mapping(parent: Mapping[str, Any], field: str, path: str) -> Mapping[str, Any]:
+    value = parent.get(field)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UnreadableTrainJobError(f"{_joined(path, field)} is {_shown(value)}, expected an object")
+    return value
+
+
+def _sequence(parent: Mapping[str, Any], field: str, path: str) -> list[dict[str, Any]]:
+    value = parent.get(field)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise UnreadableTrainJobError(f"{_joined(path, field)} is not a list of objects")
+    return value
+
+
+def _text(parent: Mapping[str, Any], field: str) -> str:
+    value = parent.get(field)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise UnreadableTrainJobError(f"metadata.{field} is {_shown(value)}, expected a string")
+    return value
+
+
+def _joined(path: str, field: str) -> str:
+    return f"{path}.{field}" if path else field
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"  # noqa: PLR2004

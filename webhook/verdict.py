@@ -1,0 +1,250 @@
+"""Pods and chain in, verdict out: clear, pods remain, not settled, or unknown.
+
+Pure: takes what the API server answered, decoded; decides; reads nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
+
+
+class UnreadableAnswerError(ValueError):
+    """The API server's answer does not have the shape that its API promises."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What is known of a node: its Ready condition, or why there is none.
+
+    `ready` is the status of its Ready condition (`True`, `False`, `Unknown`), `gone`, or
+    `not readable`.
+    """
+
+    ready: str
+    out_of_service: bool = False
+
+    @property
+    def plainly_ready(self) -> bool:
+        """Ready and not declared out of service: nothing to say about it in a denial."""
+        return self.ready == "True" and not self.out_of_service
+
+
+GONE = NodeState("gone")
+NOT_READABLE = NodeState("not readable")
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingPod:
+    """A pod that is neither Succeeded nor Failed; `node` is None while it is not scheduled."""
+
+    name: str
+    node: str | None
+    node_state: NodeState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """A controller's object that may still order pods of the previous execution."""
+
+    kind: str
+    name: str
+    suspended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A read that did not answer the question: what was read, why it failed, what to do."""
+
+    what: str
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Every read answered; no pod remains and no controller holds an order to start one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodsRemain:
+    """Pods remain. `uncounted` tells that there may be more of them than `pods`."""
+
+    pods: tuple[RemainingPod, ...]
+    uncounted: bool
+    unsettled: tuple[Unsettled, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotSettled:
+    """No pod remains, but a controller may still start one of the previous execution."""
+
+    unsettled: tuple[Unsettled, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A read failed and no pod is known to remain. Never a reason to admit."""
+
+    failures: tuple[Failure, ...]
+
+
+Verdict = Clear | PodsRemain | NotSettled | Unknown
+
+
+def decide(
+    *,
+    pods: Iterable[RemainingPod],
+    uncounted: bool,
+    unsettled: Iterable[Unsettled],
+    failures: Iterable[Failure],
+) -> Verdict:
+    """Weigh what was read.
+
+    Pods known to remain come first, whatever else failed: that is true and can be waited for.
+    Then a failed read, since what it would have told may be another pod. Then what is not
+    settled.
+    """
+    remaining = tuple(sorted({pod.name: pod for pod in pods}.values(), key=lambda pod: pod.name))
+    not_settled = tuple(sorted(unsettled, key=lambda order: (order.kind != "JobSet", order.name)))
+    failed = tuple(failures)
+    if remaining or uncounted:
+        return PodsRemain(remaining, uncounted, not_settled, failed)
+    if failed:
+        return Unknown(failed)
+    if not_settled:
+        return NotSettled(not_settled)
+    return Clear()
+
+
+def with_node_states(verdict: PodsRemain, states: Mapping[str, NodeState]) -> PodsRemain:
+    """The same verdict with the state of each pod's node, where one is given."""
+    return replace(
+        verdict,
+        pods=tuple(
+            replace(pod, node_state=states.get(pod.node)) if pod.node else pod for pod in verdict.pods
+        ),
+    )
+
+
+def read_remaining_pods(items: Sequence[Any]) -> list[RemainingPod]:
+    """The pods among `items` whose phase is neither Succeeded nor Failed.
+
+    A pod without a phase remains: it was created and its kubelet has not reported yet.
+
+    Raises:
+        UnreadableAnswerError: an item is no pod.
+    """
+    remaining = []
+    for item in items:
+        name = _name(item, "pod")
+        status = _part(item, "status", "pod")
+        phase = status.get("phase")
+        if phase is not None and not isinstance(phase, str):
+            raise UnreadableAnswerError(f"the phase of pod {name} is no string")
+        if phase in TERMINAL_PHASES:
+            continue
+        node = _part(item, "spec", "pod").get("nodeName")
+        if node is not None and not isinstance(node, str):
+            raise UnreadableAnswerError(f"the node of pod {name} is no string")
+        remaining.append(RemainingPod(name, node or None))
+    return remaining
+
+
+def read_unsettled_jobset(document: Mapping[str, Any] | None) -> list[Unsettled]:
+    """The JobSet, if its controller may still start Jobs or pods; `None` is an absent JobSet.
+
+    Settled is a JobSet that is finished (`status.terminalState`), being deleted, or suspended as
+    confirmed by its controller. The JobSet controller does nothing for the first two.
+
+    Raises:
+        UnreadableAnswerError: the document is no JobSet.
+    """
+    if document is None:
+        return []
+    name = _name(document, "JobSet")
+    if _part(document, "status", "JobSet").get("terminalState"):
+        return []
+    return _unsettled(document, "JobSet", name)
+
+
+def read_unsettled_jobs(items: Sequence[Any]) -> list[Unsettled]:
+    """The Jobs among `items` whose controller may still start pods.
+
+    Settled is a Job that is finished (condition `Complete` or `Failed` is True), being deleted,
+    or suspended as confirmed by its controller. The Job controller starts no pod of the first two.
+
+    Raises:
+        UnreadableAnswerError: an item is no Job.
+    """
+    unsettled = []
+    for item in items:
+        name = _name(item, "Job")
+        conditions = _conditions(item, "Job")
+        if conditions.get("Complete") == "True" or conditions.get("Failed") == "True":
+            continue
+        unsettled += _unsettled(item, "Job", name)
+    return unsettled
+
+
+def _unsettled(document: Mapping[str, Any], kind: str, name: str) -> list[Unsettled]:
+    metadata = _part(document, "metadata", kind)
+    if metadata.get("deletionTimestamp"):
+        return []
+    suspended = _part(document, "spec", kind).get("suspend") is True
+    # Generation 1 is an object whose spec never changed: born suspended, it never ran, and its
+    # controller has nothing to stop.
+    confirmed = _conditions(document, kind).get("Suspended") == "True" or metadata.get("generation") == 1
+    if suspended and confirmed:
+        return []
+    return [Unsettled(kind, name, suspended)]
+
+
+def read_node_state(document: Mapping[str, Any] | None) -> NodeState:
+    """The state of a node; `None` is a node that is gone.
+
+    Raises:
+        UnreadableAnswerError: the document is no Node.
+    """
+    if document is None:
+        return GONE
+    taints = _part(document, "spec", "Node").get("taints") or []
+    if not isinstance(taints, list) or not all(isinstance(taint, dict) for taint in taints):
+        raise UnreadableAnswerError("the taints of the Node are no list of objects")
+    return NodeState(
+        # Kubernetes calls a Ready condition that nobody reported Unknown.
+        ready=_conditions(document, "Node").get("Ready", "Unknown"),
+        out_of_service=any(taint.get("key") == OUT_OF_SERVICE_TAINT for taint in taints),
+    )
+
+
+def _conditions(document: Mapping[str, Any], kind: str) -> dict[str, str]:
+    conditions = _part(document, "status", kind).get("conditions")
+    if conditions is None:
+        return {}
+    if not isinstance(conditions, list) or not all(isinstance(item, dict) for item in conditions):
+        raise UnreadableAnswerError(f"the conditions of the {kind} are no list of objects")
+    return {str(item.get("type")): str(item.get("status")) for item in conditions}
+
+
+def _name(document: Any, kind: str) -> str:
+    if not isinstance(document, dict):
+        raise UnreadableAnswerError(f"a {kind} is no object")
+    name = _part(document, "metadata", kind).get("name")
+    if not isinstance(name, str) or not name:
+        raise UnreadableAnswerError(f"a {kind} has no name")
+    return name
+
+
+def _part(document: Mapping[str, Any], field: str, kind: str) -> Mapping[str, Any]:
+    value = document.get(field)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UnreadableAnswerError(f"the {field} of a {kind} is no object")
+    return value

@@ -1,0 +1,127 @@
+"""Every sentence that a person reads in an answer of the guard.
+
+Pure. Each says what happened, what was not done, and what ends it or what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from webhook.readmission import BadAdmissionNumber
+from webhook.trainjob import GREATEST_A
+from webhook.verdict import Failure, NodeState, NotSettled, PodsRemain, RemainingPod, Unknown, Unsettled
+
+MOST_NAMED = 10
+"""How many pods, or Jobs, one message names."""
+
+_LONGEST_VALUE = 80
+_LONGEST_CAUSE = 300
+
+
+def denial(verdict: PodsRemain | NotSettled | Unknown) -> str:
+    """The message of a denial."""
+    match verdict:
+        case PodsRemain():
+            return pods_remain(verdict)
+        case NotSettled():
+            return not_settled(verdict.unsettled)
+        case Unknown():
+            return could_not_verify(verdict.failures)
+
+
+def pods_remain(verdict: PodsRemain) -> str:
+    """`waiting for pods of the previous execution to go: …`, then what else is in the way."""
+    named = verdict.pods[:MOST_NAMED]
+    sentence = f"waiting for pods of the previous execution to go: {', '.join(map(remaining_pod, named))}"
+    if more := _and_more(len(verdict.pods) - len(named), uncounted=verdict.uncounted):
+        sentence += f" {more}" if named else more.removeprefix("and ")
+    if verdict.unsettled:
+        sentence += f"; {not_settled(verdict.unsettled)}"
+    if verdict.failures:
+        sentence += f"; and could not verify the rest ({failures(verdict.failures)})"
+    return sentence
+
+
+def remaining_pod(pod: RemainingPod) -> str:
+    """`<pod> on <node>`, with the node's state where it is not plainly Ready."""
+    if pod.node is None:
+        return f"{pod.name} (not scheduled)"
+    if pod.node_state is None or pod.node_state.plainly_ready:
+        return f"{pod.name} on {pod.node}"
+    return f"{pod.name} on {pod.node} ({node_state(pod.node_state)})"
+
+
+def node_state(state: NodeState) -> str:
+    """`Ready=True`, `Ready=False`, `Ready=Unknown`, `gone` or `not readable`, `, out-of-service` added."""
+    ready = state.ready if state.ready in {"gone", "not readable"} else f"Ready={state.ready}"
+    return f"{ready}, out-of-service" if state.out_of_service else ready
+
+
+def not_settled(unsettled: Sequence[Unsettled]) -> str:
+    """`the previous execution is not stopped yet: Job llama-node-0 is not suspended`."""
+    named = ", ".join(map(_unsettled, unsettled[:MOST_NAMED]))
+    more = _and_more(len(unsettled) - MOST_NAMED, uncounted=False)
+    return f"the previous execution is not stopped yet: {named}{f' {more}' if more else ''}"
+
+
+def could_not_verify(failed: Sequence[Failure]) -> str:
+    """What could not be verified and why, that nothing was admitted, and what to do."""
+    remedies = "; ".join(dict.fromkeys(failure.remedy for failure in failed))
+    return (
+        f"could not verify that no pod of the previous execution remains ({failures(failed)}); "
+        f"nothing was admitted. {remedies}"
+    )
+
+
+def failures(failed: Sequence[Failure]) -> str:
+    """Each failed read and its reason."""
+    return "; ".join(f"{failure.what}: {_cut(failure.why, _LONGEST_CAUSE)}" for failure in failed)
+
+
+def bad_admission_number(bad: BadAdmissionNumber, *, a_key: str) -> str:
+    """Which key, where, which value, what is expected."""
+    return (
+        f"{a_key} in {bad.written.place} is {_cut(repr(bad.written.value), _LONGEST_VALUE)}: "
+        f"the admission number is a whole number from 0 to {GREATEST_A} written in digits; nothing was changed"
+    )
+
+
+def unreadable_trainjob(reason: str) -> str:
+    """The object is not a TrainJob as its CRD describes it."""
+    return (
+        f"cannot read this TrainJob: {reason}; nothing was admitted. "
+        "Correct the field, or check that the TrainJob CRD is the one of Kubeflow Trainer 2.x"
+    )
+
+
+def too_many_executions(count: int, most: int) -> Failure:
+    """The TrainJob carries more label pairs than can be asked for in one question."""
+    return Failure(
+        what="reading the TrainJob's labels",
+        why=f"it names {count} executions (job-id, submission), more than the {most} that are looked for",
+        remedy="Remove the job-id and submission labels that are not its own",
+    )
+
+
+def unguarded_kind(kind: str) -> str:
+    """The warning for an object that this webhook has no business with."""
+    return (
+        f"TrainJob Interlock guards TrainJobs and was asked about {kind}: allowed unseen. "
+        "The rules of its ValidatingWebhookConfiguration are wider than they should be"
+    )
+
+
+def _unsettled(order: Unsettled) -> str:
+    if order.suspended:
+        return f"{order.kind} {order.name} is suspended but its controller has not confirmed it"
+    return f"{order.kind} {order.name} is not suspended"
+
+
+def _and_more(count: int, *, uncounted: bool) -> str:
+    if uncounted:
+        return f"and at least {max(count, 1)} more"
+    return f"and {count} more" if count > 0 else ""
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
