@@ -82,7 +82,7 @@ def bad_admission_number(bad: BadAdmissionNumber, *, a_key: str) -> str:
     """Which key, where, which value, what is expected."""
     return (
         f"{a_key} in {bad.written.place} is {_cut(repr(bad.written.value), _LONGEST_VALUE)}: "
-        f"the admission number is a whole number from 0 to {GREATEST_A} written in digits; nothing was changed"
+        f"the admission number is a whole number from 0 to {GREATEST_A}, in digits; nothing was changed"
     )
 
 
