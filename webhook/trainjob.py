@@ -83,6 +83,12 @@ def is_object_name(value: str) -> bool:
     return len(value) <= 253 and _OBJECT_NAME.fullmatch(value) is not None  # noqa: PLR2004
 
 
+def is_qualified_name(value: str) -> bool:
+    """Whether Kubernetes accepts `value` as the key of a label or an annotation."""
+    prefix, slash, name = value.rpartition("/")
+    return name != "" and is_label_value(name) and (is_object_name(prefix) if slash else prefix == "")
+
+
 def whole_number(value: object) -> int | None:
     """The number that `value` spells in ASCII digits, or None if it is not an int64 >= 0."""
     if not isinstance(value, str) or _WHOLE_NUMBER.fullmatch(value) is None:

@@ -122,6 +122,17 @@ def decide(
     return Clear()
 
 
+def remaining_count(verdict: Verdict) -> int | None:
+    """How many pods are known to remain, or None if that could not be told."""
+    match verdict:
+        case PodsRemain():
+            return len(verdict.pods)
+        case Unknown():
+            return None
+        case _:
+            return 0
+
+
 def with_node_states(verdict: PodsRemain, states: Mapping[str, NodeState]) -> PodsRemain:
     """The same verdict with the state of each pod's node, where one is given."""
     return replace(

@@ -103,10 +103,27 @@ def too_many_executions(count: int, most: int) -> Failure:
     )
 
 
+def internal_error(error: Exception, *, uid: str) -> Failure:
+    """The guard itself failed; its log has the traceback."""
+    return Failure(
+        what="answering",
+        why=f"internal error of the guard, {type(error).__name__}",
+        remedy=f"Try again; if it goes on, report it with the guard's log of review {_cut(uid, 40)}",
+    )
+
+
 def unguarded_kind(kind: str) -> str:
     """The warning for an object that this webhook has no business with."""
     return (
-        f"TrainJob Interlock guards TrainJobs and was asked about {kind}: allowed unseen. "
+        f"TrainJob Interlock guards TrainJobs and was asked about {_cut(kind, _LONGEST_VALUE)}: allowed "
+        "unseen. The rules of its ValidatingWebhookConfiguration are wider than they should be"
+    )
+
+
+def unguarded_operation(operation: str) -> str:
+    """The warning for an operation that admits nothing."""
+    return (
+        f"TrainJob Interlock guards CREATE and UPDATE and was asked about {operation}: allowed unseen. "
         "The rules of its ValidatingWebhookConfiguration are wider than they should be"
     )
 

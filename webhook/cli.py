@@ -1,0 +1,93 @@
+"""The command `interlock`, also installed as `kubectl-interlock`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+from pydantic import ValidationError
+
+from webhook import __version__, logs
+from webhook.cluster import CredentialsError
+from webhook.server import serve as serve_guard
+from webhook.settings import Settings
+
+app = typer.Typer(
+    name="interlock",
+    help="Nothing re-admits a Kubeflow TrainJob while any pod of it may still run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"interlock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; [0.0.0.0].")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one; [9443].")] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="Register a webhook configuration that calls this URL (outside the cluster)."),
+    ] = None,
+    kubeconfig: Annotated[str | None, typer.Option(help="kubeconfig; else the pod's ServiceAccount.")] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    drain_seconds: Annotated[
+        float | None, typer.Option(help="How long to go on serving after SIGTERM; [15].")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error; [info].")] = None,
+) -> None:
+    """Run the guard: answer AdmissionReviews until SIGTERM.
+
+    Every option, and more, can be set by an environment variable INTERLOCK_*; see the README.
+    """
+    given: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "url": url,
+        "kubeconfig": kubeconfig,
+        "context": context,
+        "drain_seconds": drain_seconds,
+        "log_level": log_level,
+    }
+    try:
+        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = "_".join(map(str, first["loc"]))
+        _fail(f"the setting {name} (INTERLOCK_{name.upper()}) cannot be used: {first['msg']}", code=2)
+    logs.configure(settings.log_level)
+    try:
+        asyncio.run(serve_guard(settings))
+    except (CredentialsError, OSError, ValueError) as error:
+        _fail(f"the guard cannot start: {error}", code=1)
+
+
+def _fail(message: str, *, code: int) -> NoReturn:
+    print(f"interlock: {message}", file=sys.stderr)  # noqa: T201
+    raise SystemExit(code)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,428 @@
+"""The API server: consistent reads, one client, no decisions.
+
+Every read either returns what the API server answered, decoded, or raises `ReadFailedError` with
+the reason. Deadlines belong to the caller: a read that is cancelled closes its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import orjson
+from kubernetes.aio import config
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+from webhook import __version__, trainjob
+from webhook.verdict import Failure
+
+JOBSET_GROUP = "jobset.x-k8s.io"
+JOBSET_VERSION = "v1alpha2"
+"""The version that JobSet serves today; another is looked up when this one is not served."""
+
+NOT_TERMINAL = "status.phase!=Succeeded,status.phase!=Failed"
+
+_CONNECTIONS = 128
+_RELOAD_PAUSE_SECONDS = 5.0
+_TRY_AGAIN = "Try again; if it goes on, look at the API server and at the guard's log"
+
+
+class ReadFailedError(Exception):
+    """A read did not answer; `failure` says what was read, why it failed and what to do."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"{failure.what}: {failure.why}")
+        self.failure = failure
+
+
+class CredentialsError(Exception):
+    """The credentials for the API server cannot be read; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some items of a list; `more` tells that the API server holds back others."""
+
+    items: list[Any]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What a request is for: in words, and as the permission it takes."""
+
+    what: str
+    permission: str
+
+
+@dataclass
+class Credentials:
+    """How the guard proves who it is; read again when the API server refuses them.
+
+    In a pod the ServiceAccount's token, which the kubelet rotates; elsewhere the kubeconfig's user,
+    whose token may come from a file or an exec plugin.
+    """
+
+    kubeconfig: str | None
+    context: str | None
+    configuration: Configuration = field(default_factory=Configuration)
+    _loaded_at: float = 0.0
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether the ServiceAccount of this pod is used."""
+        return self.kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ
+
+    async def load(self) -> None:
+        """Read them.
+
+        Raises:
+            CredentialsError: they are missing or malformed.
+        """
+        try:
+            if self.in_cluster:
+                config.load_incluster_config(client_configuration=self.configuration)
+            else:
+                await config.load_kube_config(
+                    config_file=self._kubeconfig_files(),
+                    context=self.context,
+                    client_configuration=self.configuration,
+                    persist_config=False,
+                )
+        except Exception as error:  # the loader raises whatever a malformed file makes it stumble on
+            raise CredentialsError(f"cannot read {self._source()}: {error}") from error
+        self._loaded_at = time.monotonic()
+
+    async def reload(self) -> bool:
+        """Read them again, unless that was just done; whether it was worth a second attempt."""
+        if time.monotonic() - self._loaded_at < _RELOAD_PAUSE_SECONDS:
+            return False
+        await self.load()
+        return True
+
+    async def header(self) -> str | None:
+        """The value of the Authorization header, or None with a client certificate.
+
+        Raises:
+            CredentialsError: the ServiceAccount's token is no longer there.
+        """
+        try:
+            value: str | None = await self.configuration.get_api_key_with_prefix(
+                "BearerToken", alias="authorization"
+            )
+        except Exception as error:
+            raise CredentialsError(f"cannot read {self._source()}: {error}") from error
+        return value.strip() if value else None
+
+    def _kubeconfig_files(self) -> str:
+        return self.kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+
+    def _source(self) -> str:
+        return "the pod's ServiceAccount" if self.in_cluster else f"kubeconfig {self._kubeconfig_files()}"
+
+
+class Cluster:
+    """One API server. Use `Cluster.connect`."""
+
+    def __init__(self, session: aiohttp.ClientSession, credentials: Credentials) -> None:
+        self._session = session
+        self._credentials = credentials
+        self._base = str(credentials.configuration.host).rstrip("/")
+        self._jobset_version = JOBSET_VERSION
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, *, kubeconfig: str | None = None, context: str | None = None
+    ) -> AsyncIterator[Cluster]:
+        """Read the credentials and open a client; nothing is sent yet.
+
+        Raises:
+            CredentialsError: there are none, or they are malformed.
+        """
+        credentials = Credentials(kubeconfig, context)
+        await credentials.load()
+        configuration = credentials.configuration
+        # Python 3.13 refuses CAs without an authority key identifier; those of kubeadm have none.
+        configuration.disable_strict_ssl_verification = True
+        connector = aiohttp.TCPConnector(ssl=RESTClientObject(configuration).ssl_context, limit=_CONNECTIONS)
+        async with aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+            headers={"Accept": "application/json", "User-Agent": f"trainjob-interlock/{__version__}"},
+            proxy=configuration.proxy or _proxy_from_environment(str(configuration.host)),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        ) as session:
+            yield cls(session, credentials)
+
+    @property
+    def url(self) -> str:
+        """Where the API server is."""
+        return self._base
+
+    async def reach(self) -> str:
+        """Ask the API server for its version, as any authenticated client may.
+
+        Raises:
+            ReadFailedError: it does not answer, or does not accept the credentials.
+        """
+        target = _Target("reading the API server's version", "get /version")
+        document = await self._read("/version", {}, target)
+        return str(document.get("gitVersion", "unknown"))
+
+    async def pods(self, namespace: str, *, selector: str, at_most: int) -> AsyncIterator[Page]:
+        """The pods of a label selector that are not terminal, in pages of `at_most`.
+
+        `resourceVersion` is left unset: a read from etcd, or a cache proven to be as fresh. With
+        `0` the API server would answer from a cache of any age.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+        """
+        target = _Target(f"listing pods in namespace {namespace}", f"list pods in namespace {namespace}")
+        query = {"labelSelector": selector, "fieldSelector": NOT_TERMINAL, "limit": str(at_most)}
+        async for page in self._pages(
+            f"/api/v1/namespaces/{_quoted(namespace)}/pods", query, target, "PodList"
+        ):
+            yield page
+
+    async def jobs(self, namespace: str, *, selector: str) -> list[Any]:
+        """All Jobs of a label selector.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+        """
+        target = _Target(
+            f"listing Jobs in namespace {namespace}", f"list jobs.batch in namespace {namespace}"
+        )
+        path = f"/apis/batch/v1/namespaces/{_quoted(namespace)}/jobs"
+        pages = self._pages(path, {"labelSelector": selector}, target, "JobList")
+        return [item async for page in pages for item in page.items]
+
+    async def jobset(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """The JobSet of this name, or None when there is none or its API is not installed.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+        """
+        target = _Target(
+            f"reading JobSet {name} in namespace {namespace}",
+            f"get jobsets.{JOBSET_GROUP} in namespace {namespace}",
+        )
+        for _ in range(2):
+            path = f"{self._jobsets(namespace)}/{_quoted(name)}"
+            status, body = await self._get(path, {}, target)
+            if status != HTTPStatus.NOT_FOUND:
+                return _document(status, body, target, "JobSet")
+            if _says_that_the_object_is_absent(body, name):
+                return None
+            served = await self._served_jobset_version(target)
+            if served is None:
+                return None
+            self._jobset_version = served
+        why = f"the API server serves {JOBSET_GROUP}/{self._jobset_version} but no jobsets"
+        raise _failed(target, why, _TRY_AGAIN)
+
+    async def node(self, name: str) -> Mapping[str, Any] | None:
+        """The node of this name, or None when it is gone.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+        """
+        target = _Target(f"reading node {name}", "get nodes")
+        status, body = await self._get(f"/api/v1/nodes/{_quoted(name)}", {}, target)
+        if status == HTTPStatus.NOT_FOUND and _says_that_the_object_is_absent(body, name):
+            return None
+        return _document(status, body, target, "Node")
+
+    async def put_webhook_configuration(self, configuration: Mapping[str, Any]) -> None:
+        """Create this ValidatingWebhookConfiguration, or replace the one of its name.
+
+        Raises:
+            ReadFailedError: the API server did not take it.
+        """
+        name = configuration["metadata"]["name"]
+        collection = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+        kind = "validatingwebhookconfigurations.admissionregistration.k8s.io"
+        target = _Target(f"reading ValidatingWebhookConfiguration {name}", f"get {kind}")
+        status, body = await self._get(f"{collection}/{_quoted(name)}", {}, target)
+        if status == HTTPStatus.NOT_FOUND:
+            target = _Target(f"creating ValidatingWebhookConfiguration {name}", f"create {kind}")
+            status, body = await self._send("POST", collection, {}, target, orjson.dumps(configuration))
+        else:
+            found = _document(status, body, target, "ValidatingWebhookConfiguration")
+            target = _Target(f"replacing ValidatingWebhookConfiguration {name}", f"update {kind}")
+            version = found["metadata"]["resourceVersion"]
+            replacement = {
+                **configuration,
+                "metadata": {**configuration["metadata"], "resourceVersion": version},
+            }
+            status, body = await self._send(
+                "PUT", f"{collection}/{_quoted(name)}", {}, target, orjson.dumps(replacement)
+            )
+        _document(status, body, target, "ValidatingWebhookConfiguration")
+
+    def _jobsets(self, namespace: str) -> str:
+        return f"/apis/{JOBSET_GROUP}/{self._jobset_version}/namespaces/{_quoted(namespace)}/jobsets"
+
+    async def _served_jobset_version(self, target: _Target) -> str | None:
+        """The version of JobSet that is served, or None when JobSet is not installed.
+
+        The group list of an API server that is still starting lacks every CRD's group; that of one
+        whose TrainJobs we are asked about has theirs at least.
+        """
+        groups = await self._read("/apis", {}, target)
+        versions: dict[str, str] = {}
+        for group in _items(groups, "groups", target):
+            preferred = group.get("preferredVersion") if isinstance(group, dict) else None
+            if isinstance(preferred, dict):
+                versions[str(group.get("name"))] = str(preferred.get("version"))
+        if JOBSET_GROUP in versions:
+            return versions[JOBSET_GROUP]
+        if trainjob.GROUP not in versions:
+            raise _failed(target, "the API server does not serve TrainJobs, it may be starting", _TRY_AGAIN)
+        return None
+
+    async def _pages(
+        self, path: str, query: Mapping[str, str], target: _Target, kind: str
+    ) -> AsyncIterator[Page]:
+        token = ""
+        while True:
+            status, body = await self._get(path, {**query, "continue": token} if token else query, target)
+            document = _document(status, body, target, kind)
+            metadata = document.get("metadata") or {}
+            if not isinstance(metadata, dict):
+                raise _failed(target, "the answer's metadata is no object", _TRY_AGAIN)
+            following = metadata.get("continue") or ""
+            yield Page(_items(document, "items", target), more=bool(following))
+            if not following:
+                return
+            if following == token or not isinstance(following, str):
+                raise _failed(target, "the list does not go on where it says it does", _TRY_AGAIN)
+            token = following
+
+    async def _read(self, path: str, query: Mapping[str, str], target: _Target) -> Mapping[str, Any]:
+        status, body = await self._get(path, query, target)
+        return _document(status, body, target, None)
+
+    async def _get(self, path: str, query: Mapping[str, str], target: _Target) -> tuple[int, bytes]:
+        return await self._send("GET", path, query, target, None)
+
+    async def _send(
+        self, method: str, path: str, query: Mapping[str, str], target: _Target, content: bytes | None
+    ) -> tuple[int, bytes]:
+        status, body = await self._send_once(method, path, query, target, content)
+        if status == HTTPStatus.UNAUTHORIZED:
+            try:
+                reloaded = await self._credentials.reload()
+            except CredentialsError as error:
+                raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
+            if reloaded:
+                status, body = await self._send_once(method, path, query, target, content)
+        return status, body
+
+    async def _send_once(
+        self, method: str, path: str, query: Mapping[str, str], target: _Target, content: bytes | None
+    ) -> tuple[int, bytes]:
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        try:
+            if authorization := await self._credentials.header():
+                headers["Authorization"] = authorization
+            async with self._session.request(
+                method,
+                f"{self._base}{path}",
+                params=query,
+                headers=headers,
+                data=content,
+                allow_redirects=False,
+                # The kubeconfig's tls-server-name, for an API server behind a tunnel.
+                server_hostname=self._credentials.configuration.tls_server_name or None,
+            ) as response:
+                return response.status, await response.read()
+        except CredentialsError as error:
+            raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
+        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
+            reason = f"{self._base} cannot be reached: {error or type(error).__name__}"
+            raise _failed(target, reason, _TRY_AGAIN) from error
+
+
+_CHECK_CREDENTIALS = (
+    "Check the guard's ServiceAccount token or kubeconfig: the API server does not accept its credentials"
+)
+
+
+def _document(status: int, body: bytes, target: _Target, kind: str | None) -> Mapping[str, Any]:
+    """The decoded answer, if it is one of the kind that was asked for."""
+    if status not in (200, 201):
+        raise _failed(target, _reason(status, body), _remedy(status, target))
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise _failed(target, f"the answer is not JSON: {error}", _TRY_AGAIN) from error
+    if not isinstance(document, dict) or (kind is not None and document.get("kind") != kind):
+        raise _failed(target, f"the answer is no {kind or 'object'}", _TRY_AGAIN)
+    return document
+
+
+def _items(document: Mapping[str, Any], name: str, target: _Target) -> list[Any]:
+    items = document.get(name)
+    if not isinstance(items, list):
+        raise _failed(target, f"the answer has no list of {name}", _TRY_AGAIN)
+    return items
+
+
+def _says_that_the_object_is_absent(body: bytes, name: str) -> bool:
+    """Whether a 404 is about the object: its Status names it. That of an unknown path does not."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    if not isinstance(document, dict) or document.get("kind") != "Status":
+        return False
+    details = document.get("details")
+    return document.get("reason") == "NotFound" and isinstance(details, dict) and details.get("name") == name
+
+
+def _reason(status: int, body: bytes) -> str:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        document = None
+    message = document.get("message") if isinstance(document, dict) else None
+    return f"HTTP {status}, {message}" if isinstance(message, str) and message else f"HTTP {status}"
+
+
+def _remedy(status: int, target: _Target) -> str:
+    match status:
+        case HTTPStatus.FORBIDDEN:
+            return f"Give the guard the permission it lacks: {target.permission}"
+        case HTTPStatus.UNAUTHORIZED:
+            return _CHECK_CREDENTIALS
+        case _:
+            return _TRY_AGAIN
+
+
+def _quoted(segment: str) -> str:
+    return quote(segment, safe="")
+
+
+def _failed(target: _Target, why: str, remedy: str) -> ReadFailedError:
+    return ReadFailedError(Failure(target.what, why, remedy))
+
+
+def _proxy_from_environment(url: str) -> str | None:
+    parts = urlsplit(url)
+    if parts.hostname is None or urllib.request.proxy_bypass(parts.hostname):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)

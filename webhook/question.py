@@ -1,0 +1,194 @@
+"""The question that guard, check and verbs ask: may an execution of this TrainJob start?
+
+Reads the cluster within a deadline and leaves the decision to `webhook.verdict`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from webhook import wording
+from webhook.cluster import Cluster, ReadFailedError
+from webhook.trainjob import JOB_ID_LABEL, SUBMISSION_LABEL, Execution, TrainJob, is_label_value
+from webhook.verdict import (
+    NOT_READABLE,
+    Failure,
+    NodeState,
+    PodsRemain,
+    RemainingPod,
+    UnreadableAnswerError,
+    Unsettled,
+    Verdict,
+    decide,
+    read_node_state,
+    read_remaining_pods,
+    read_unsettled_jobs,
+    read_unsettled_jobset,
+    with_node_states,
+)
+
+JOBSET_NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
+
+NODE_STATES_SECONDS = 1.0
+"""The longest that a denial waits for the states of its nodes."""
+
+MOST_EXECUTIONS = 16
+"""How many label pairs one question looks for; a TrainJob has one, or two while it is changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The TrainJob that is asked about, and the label pairs that pods of it may carry."""
+
+    namespace: str
+    name: str
+    executions: frozenset[Execution]
+
+    @classmethod
+    def of(cls, trainjobs: Iterable[TrainJob], *, namespace: str, name: str) -> Subject:
+        """The subject of all these readings of one TrainJob: old and new object of an update.
+
+        Both count, so that rewriting the labels in the request that re-admits hides nothing.
+        """
+        executions = frozenset(execution for trainjob in trainjobs for execution in trainjob.executions)
+        return cls(namespace, name, executions)
+
+    @property
+    def selectors(self) -> list[str]:
+        """The label selectors of its pods: by what JobSet sets last, and by job-id and submission.
+
+        What can be no label value is on no pod and selects nothing.
+        """
+        by_execution = [
+            f"{JOB_ID_LABEL}={execution.job_id},{SUBMISSION_LABEL}={execution.submission}"
+            for execution in sorted(self.executions, key=lambda one: (one.job_id, one.submission))
+            if execution.can_be_on_a_pod
+        ]
+        return [*self.jobset_selectors, *by_execution]
+
+    @property
+    def jobset_selectors(self) -> list[str]:
+        """The selector of everything that JobSet made for it; none for a name over 63 characters."""
+        return [f"{JOBSET_NAME_LABEL}={self.name}"] if is_label_value(self.name) else []
+
+
+async def ask(cluster: Cluster, subject: Subject, *, seconds: float) -> Verdict:
+    """Read the chain, then the pods, then decide; answer within `seconds`, whatever happens.
+
+    The order matters. A Job that is still running when the pods are listed and suspended when it is
+    read a moment later may have started a pod in between, which neither read would show. Read the
+    other way round, a settled chain starts no pod after it was read, so that the list has them all.
+
+    A read that fails, or does not answer in time, makes the verdict Unknown unless pods are known
+    to remain. The states of the nodes are read for a denial only, and never hold it up for longer
+    than `NODE_STATES_SECONDS`.
+    """
+    deadline = asyncio.get_running_loop().time() + seconds
+    attempt = partial(_attempt, deadline=deadline, seconds=seconds)
+    if len(subject.executions) > MOST_EXECUTIONS:
+        failure = wording.too_many_executions(len(subject.executions), MOST_EXECUTIONS)
+        return decide(pods=(), uncounted=False, unsettled=(), failures=[failure])
+
+    chain, chain_failures = _separated(
+        await asyncio.gather(
+            attempt("reading the JobSet", _unsettled_jobset(cluster, subject)),
+            attempt("listing the Jobs", _unsettled_jobs(cluster, subject)),
+        )
+    )
+    selections, pod_failures = _separated(
+        await asyncio.gather(
+            *(
+                attempt("listing the pods", _remaining(cluster, subject, selector))
+                for selector in subject.selectors
+            )
+        )
+    )
+    verdict = decide(
+        pods=[pod for selection in selections for pod in selection.pods],
+        uncounted=any(selection.uncounted for selection in selections),
+        unsettled=[order for orders in chain for order in orders],
+        failures=[*chain_failures, *pod_failures],
+    )
+    if isinstance(verdict, PodsRemain):
+        named = {pod.node for pod in verdict.pods[: wording.MOST_NAMED] if pod.node}
+        return with_node_states(verdict, await _node_states(cluster, named, deadline=deadline))
+    return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    pods: tuple[RemainingPod, ...]
+    uncounted: bool
+
+
+_Answer = TypeVar("_Answer")
+
+
+async def _attempt(
+    what: str, read: Awaitable[_Answer], *, deadline: float, seconds: float
+) -> _Answer | Failure:
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await read
+    except ReadFailedError as error:
+        return error.failure
+    except UnreadableAnswerError as error:
+        return Failure(what, str(error), "Try again; if it goes on, look at the object that is named")
+    except TimeoutError:
+        why = f"no answer from the API server within {seconds:.3g} s"
+        return Failure(what, why, "Try again; if it goes on, look at the load of the API server")
+
+
+def _separated(outcomes: Iterable[_Answer | Failure]) -> tuple[list[_Answer], list[Failure]]:
+    answers: list[_Answer] = []
+    failures: list[Failure] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Failure):
+            failures.append(outcome)
+        else:
+            answers.append(outcome)
+    return answers, failures
+
+
+async def _unsettled_jobset(cluster: Cluster, subject: Subject) -> list[Unsettled]:
+    return read_unsettled_jobset(await cluster.jobset(subject.namespace, subject.name))
+
+
+async def _unsettled_jobs(cluster: Cluster, subject: Subject) -> list[Unsettled]:
+    return [
+        order
+        for selector in subject.jobset_selectors
+        for order in read_unsettled_jobs(await cluster.jobs(subject.namespace, selector=selector))
+    ]
+
+
+async def _remaining(cluster: Cluster, subject: Subject, selector: str) -> _Selection:
+    """The remaining pods of one selector: as many as a message names, and one to tell there are more."""
+    enough = wording.MOST_NAMED + 1
+    remaining: list[RemainingPod] = []
+    async with aclosing(cluster.pods(subject.namespace, selector=selector, at_most=enough)) as pages:
+        async for page in pages:
+            remaining += read_remaining_pods(page.items)
+            if len(remaining) >= enough:
+                return _Selection(tuple(remaining), uncounted=page.more)
+    return _Selection(tuple(remaining), uncounted=False)
+
+
+async def _node_states(cluster: Cluster, names: set[str], *, deadline: float) -> dict[str, NodeState]:
+    in_time = min(deadline, asyncio.get_running_loop().time() + NODE_STATES_SECONDS)
+    ordered = sorted(names)
+    states = await asyncio.gather(*(_node_state(cluster, name, deadline=in_time) for name in ordered))
+    return dict(zip(ordered, states, strict=True))
+
+
+async def _node_state(cluster: Cluster, name: str, *, deadline: float) -> NodeState:
+    try:
+        async with asyncio.timeout_at(deadline):
+            return read_node_state(await cluster.node(name))
+    except (ReadFailedError, UnreadableAnswerError, TimeoutError):
+        return NOT_READABLE

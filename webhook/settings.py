@@ -1,0 +1,59 @@
+"""What can be set, by INTERLOCK_* environment variables or options of the commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from webhook.trainjob import DEFAULT_A_KEY, is_qualified_name
+
+KEEPALIVE_SECONDS = 180.0
+
+
+def _qualified(key: str) -> str:
+    if not is_qualified_name(key):
+        raise ValueError("not a name for an annotation or label: expected [DNS subdomain/]name")
+    return key
+
+
+class Settings(BaseSettings):
+    """The settings of `interlock serve`."""
+
+    model_config = SettingsConfigDict(env_prefix="INTERLOCK_", frozen=True)
+
+    host: str = Field("0.0.0.0", description="Address to listen on; `::` for IPv6.")  # noqa: S104
+    port: int = Field(9443, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    url: str | None = Field(
+        None,
+        pattern=r"^https://",
+        description="Register a ValidatingWebhookConfiguration that calls this URL: for running the "
+        "guard outside the cluster.",
+    )
+    webhook_configuration: str = Field(
+        "trainjob-interlock", description="Name of the ValidatingWebhookConfiguration that --url registers."
+    )
+    kubeconfig: str | None = Field(None, description="kubeconfig; without it the pod's ServiceAccount.")
+    context: str | None = Field(None, description="Context of the kubeconfig.")
+    a_key: Annotated[str, AfterValidator(_qualified)] = Field(
+        DEFAULT_A_KEY, description="Annotation or label that holds A, the admission number."
+    )
+    drain_seconds: float = Field(
+        15.0, ge=0, le=600, description="How long to go on serving after SIGTERM, closing connections."
+    )
+    keepalive_seconds: float = Field(
+        KEEPALIVE_SECONDS,
+        gt=90,
+        description="How long an idle connection stays open; the API server drops its own after 90 s.",
+    )
+    max_body_bytes: int = Field(16 * 2**20, ge=2**20, description="The largest AdmissionReview that is read.")
+    tls_cert_file: Path | None = Field(
+        None, description="Serving certificate (PEM, with its chain); without it one is made at each start."
+    )
+    tls_key_file: Path | None = Field(None, description="Private key of tls_cert_file (PEM).")
+    dns_names: str = Field(
+        "", description="Names that a self-made certificate is valid for beside the URL's, comma-separated."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
