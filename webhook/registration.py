@@ -124,7 +124,7 @@ def _patches_changed() -> str:
 def _written(field: str, key: str) -> str:
     present = f"has({{0}}.metadata.{field}) && '{key}' in {{0}}.metadata.{field}".format
     value = f"{{0}}.metadata.{field}['{key}']".format
-    return f"{present('object')} && ({present('oldObject')} && {value('object')} == {value('oldObject')})"
+    return f"{present('object')} && !({present('oldObject')} && {value('object')} == {value('oldObject')})"
 
 
 def _reached_at(url: str | None, service: Service | None) -> dict[str, Any]:
