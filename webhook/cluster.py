@@ -94,12 +94,17 @@ class Credentials:
             if self.in_cluster:
                 config.load_incluster_config(client_configuration=self.configuration)
             else:
+                files = self._kubeconfig_files()
+                if not any(Path(file).expanduser().is_file() for file in files.split(os.pathsep)):
+                    raise CredentialsError(f"there is no kubeconfig {files}, and this is no pod of a cluster")
                 await config.load_kube_config(
-                    config_file=self._kubeconfig_files(),
+                    config_file=files,
                     context=self.context,
                     client_configuration=self.configuration,
                     persist_config=False,
                 )
+        except CredentialsError:
+            raise
         except Exception as error:  # the loader raises whatever a malformed file makes it stumble on
             raise CredentialsError(f"cannot read {self._source()}: {error}") from error
         self._loaded_at = time.monotonic()
