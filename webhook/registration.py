@@ -5,19 +5,15 @@ Pure: builds the object, sends nothing.
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from webhook.trainjob import GROUP, RESOURCE
+from webhook.trainjob import GROUP, RESOURCE, is_qualified_name
 
 WEBHOOK_NAME = "readmission.interlock.dispatch.phpboyscout.uk"
 PATH = "/validate"
-
-_PREFIX = re.compile(r"(?=.{1,253}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/")
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +96,6 @@ def match_conditions(a_key: str) -> list[dict[str, str]]:
     ]
     expression = " ||\n".join(ways)
     return [{"name": "could-admit-an-execution", "expression": expression}]
-
-
-def is_qualified_name(key: str) -> bool:
-    """Whether Kubernetes accepts `key` as a label key: an optional DNS subdomain and `/`, then a name."""
-    prefix = _PREFIX.match(key)
-    return _NAME.fullmatch(key, prefix.end() if prefix else 0) is not None
 
 
 def _suspended(variable: str) -> str:
