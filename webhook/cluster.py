@@ -90,21 +90,18 @@ class Credentials:
         Raises:
             CredentialsError: they are missing or malformed.
         """
+        if not self.in_cluster:
+            self._find_kubeconfig()
         try:
             if self.in_cluster:
                 config.load_incluster_config(client_configuration=self.configuration)
             else:
-                files = self._kubeconfig_files()
-                if not any(Path(file).expanduser().is_file() for file in files.split(os.pathsep)):
-                    raise CredentialsError(f"there is no kubeconfig {files}, and this is no pod of a cluster")
                 await config.load_kube_config(
-                    config_file=files,
+                    config_file=self._kubeconfig_files(),
                     context=self.context,
                     client_configuration=self.configuration,
                     persist_config=False,
                 )
-        except CredentialsError:
-            raise
         except Exception as error:  # the loader raises whatever a malformed file makes it stumble on
             raise CredentialsError(f"cannot read {self._source()}: {error}") from error
         self._loaded_at = time.monotonic()
@@ -129,6 +126,11 @@ class Credentials:
         except Exception as error:
             raise CredentialsError(f"cannot read {self._source()}: {error}") from error
         return value.strip() if value else None
+
+    def _find_kubeconfig(self) -> None:
+        files = self._kubeconfig_files()
+        if not any(Path(file).expanduser().is_file() for file in files.split(os.pathsep)):
+            raise CredentialsError(f"there is no kubeconfig {files}, and this is no pod of a cluster")
 
     def _kubeconfig_files(self) -> str:
         return self.kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
