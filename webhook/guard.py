@@ -15,9 +15,9 @@ from webhook.question import Subject
 from webhook.readmission import Admission, BadAdmissionNumber, NoAdmission, Operation, detect
 from webhook.review import NotAReviewError, Request
 from webhook.trainjob import TrainJob, UnreadableTrainJobError, is_object_name, read_trainjob
-from webhook.verdict import Clear, NotSettled, PodsRemain, Unknown, remaining_count
+from webhook.verdict import Clear, NotSettled, PodsRemain, Unknown, Verdict, remaining_count
 
-Ask = Callable[[Subject, float], Awaitable[Clear | PodsRemain | NotSettled | Unknown]]
+Ask = Callable[[Subject, float], Awaitable[Verdict]]
 """The question about a subject, to be answered within so many seconds."""
 
 _log = structlog.get_logger()

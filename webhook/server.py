@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -24,10 +23,11 @@ from aiohttp import ClientError, web
 from certs.authority import ServingCertificate, new_authority
 from webhook import guard
 from webhook.cluster import Cluster, ReadFailedError
-from webhook.question import ask
+from webhook.question import Subject, ask
 from webhook.registration import PATH, webhook_configuration
 from webhook.review import NotAReviewError, Request, read_request
 from webhook.settings import Settings
+from webhook.verdict import Verdict
 
 DEFAULT_TIMEOUT_SECONDS = 5.0
 LONGEST_TIMEOUT_SECONDS = 30.0
@@ -193,6 +193,7 @@ class Listening:
     """A guard that accepts connections."""
 
     port: int
+    authority_pem: bytes
     lifecycle: Lifecycle
 
 
@@ -204,7 +205,7 @@ async def listening(settings: Settings, cluster: Cluster) -> AsyncIterator[Liste
     """
     lifecycle = Lifecycle()
 
-    async def ask_cluster(subject: Any, seconds: float) -> Any:
+    async def ask_cluster(subject: Subject, seconds: float) -> Verdict:
         return await ask(cluster, subject, seconds=seconds)
 
     certificate = serving_certificate(settings)
@@ -226,7 +227,7 @@ async def listening(settings: Settings, cluster: Cluster) -> AsyncIterator[Liste
             _become_ready(cluster, settings, lifecycle, certificate, port=port)
         )
         try:
-            yield Listening(port, lifecycle)
+            yield Listening(port, certificate.authority_pem, lifecycle)
         finally:
             becoming_ready.cancel()
             await asyncio.gather(becoming_ready, return_exceptions=True)
