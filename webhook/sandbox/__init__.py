@@ -1,1 +1,9 @@
-"""A test bench: an in-memory Kubernetes API server and small stand-ins for the controllers."""
+"""An in-memory Kubernetes API server for the demo and the tests: real kubectl and client libraries work against it.
+
+It keeps objects, versions, watches, field ownership and admission honest. It leaves out schemas and pruning, CEL,
+mutating webhooks, conversion between versions, protobuf, aggregated discovery and every subresource but `status`.
+"""
+
+from webhook.sandbox.sandbox import Sandbox
+
+__all__ = ["Sandbox"]

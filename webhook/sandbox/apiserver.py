@@ -1,0 +1,218 @@
+"""The HTTP side: who asks, what for, and the answer in the media type that was accepted."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from aiohttp import web
+
+from webhook.sandbox.discovery import VERSION, discovery
+from webhook.sandbox.errors import ApiError, bad_request, too_large, unsupported_media_type
+from webhook.sandbox.openapi import openapi_v3
+from webhook.sandbox.patching import json_patch, merge_patch, strategic_merge_patch
+from webhook.sandbox.reading import View, list_encoded, one_encoded, watch_encoded
+from webhook.sandbox.request import Request, decode, find_target, verb_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from webhook.sandbox.access import Access
+    from webhook.sandbox.registry import Registry
+    from webhook.sandbox.resources import Resource
+    from webhook.sandbox.store import Store
+
+    Obj = dict[str, Any]
+
+__all__ = ["ApiServer", "Asked"]
+
+BODY_LIMIT = 3 * 1024 * 1024
+_JSON_PATCH = "application/json-patch+json"
+_MERGE_PATCH = "application/merge-patch+json"
+_STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+_PATCHES = {_JSON_PATCH: json_patch, _MERGE_PATCH: merge_patch, _STRATEGIC_PATCH: strategic_merge_patch}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One API request as it arrived, for tests to look at."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str
+    namespace: str
+    name: str
+    query: dict[str, str]
+    user: str
+    dry_run: bool
+    user_agent: str
+
+
+def _json(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json", headers=headers)
+
+
+def _warning_headers(response: web.Response, warnings: Sequence[str]) -> web.Response:
+    for warning in warnings:
+        text = warning.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+        response.headers.add("Warning", f'299 - "{text}"')
+    return response
+
+
+class ApiServer:
+    """Answers requests out of a store; owns nothing that has to be closed."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        access: Access,
+        resources: Sequence[Resource],
+        bookmark_seconds: float,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._access = access
+        self._resources = resources
+        self._bookmark_seconds = bookmark_seconds
+        self.requests: list[Asked] = []
+
+    def application(self, stopping: asyncio.Event) -> web.Application:
+        """Make the aiohttp application; watches end when ``stopping`` is set."""
+        application = web.Application(client_max_size=BODY_LIMIT)
+
+        async def handle(incoming: web.Request) -> web.StreamResponse:
+            return await self._answer(incoming, stopping)
+
+        application.router.add_route("*", "/{path:.*}", handle)
+        return application
+
+    async def _answer(self, incoming: web.Request, stopping: asyncio.Event) -> web.StreamResponse:
+        try:
+            if incoming.path in {"/healthz", "/readyz", "/livez"}:
+                return web.Response(text="ok")
+            user = self._access.authenticate(incoming.headers.get("Authorization", ""))
+            document = self._document(incoming)
+            if document is not None:
+                return _json(orjson.dumps(document))
+            target = find_target(incoming.path, self._resources)
+            verb = verb_of(incoming.method, target, incoming.query)
+            agent = incoming.headers.get("User-Agent", "")
+            request = Request(verb, target, incoming.query, user, agent)
+            self._note(request)
+            self._access.authorize(request)
+            return await self._serve(incoming, request, stopping)
+        except ApiError as error:
+            if not error.reason and error.code == 404:
+                return web.Response(text=f"{error.message}\n", status=404)
+            return _json(orjson.dumps(error.status()), error.code)
+        except web.HTTPRequestEntityTooLarge:
+            return _json(orjson.dumps(too_large(BODY_LIMIT).status()), 413)
+
+    def _document(self, incoming: web.Request) -> Obj | None:
+        if incoming.method != "GET":
+            return None
+        if incoming.path == "/version":
+            return VERSION
+        return discovery(incoming.path, self._resources) or openapi_v3(incoming.path, self._resources)
+
+    def _note(self, request: Request) -> None:
+        target = request.target
+        self.requests.append(
+            Asked(
+                verb=request.verb,
+                group=target.resource.group,
+                resource=target.resource.plural,
+                subresource=target.subresource,
+                namespace=target.namespace,
+                name=target.name,
+                query=dict(request.query),
+                user=request.user.name,
+                dry_run=request.dry_run,
+                user_agent=request.user_agent,
+            )
+        )
+
+    async def _serve(
+        self, incoming: web.Request, request: Request, stopping: asyncio.Event
+    ) -> web.StreamResponse:
+        view = View.of(request, incoming.headers.get("Accept", ""))
+        match request.verb:
+            case "watch":
+                return await self._watch(incoming, request, view, stopping)
+            case "list":
+                return _json(list_encoded(self._store, request, view))
+            case "get":
+                return _json(one_encoded(request, self._registry.current(request).object, view))
+        body = await incoming.read()
+        content_type = incoming.content_type
+        status = 200
+        match request.verb:
+            case "create":
+                found = await self._registry.create(request, decode(body, content_type))
+                status = 201
+            case "update":
+                found = await self._registry.update(request, decode(body, content_type))
+            case "patch":
+                found = await self._patch(request, body, content_type)
+            case "delete":
+                found = await self._registry.delete(request, _delete_options(request, body))
+            case _:
+                return _json(await self._delete_collection(request, body, view))
+        return _warning_headers(_json(one_encoded(request, found, view), status), request.warnings)
+
+    async def _patch(self, request: Request, body: bytes, content_type: str) -> Obj:
+        apply = _PATCHES.get(content_type)
+        if apply is None or (content_type == _STRATEGIC_PATCH and request.resource.custom):
+            accepted = [_JSON_PATCH, _MERGE_PATCH, "application/apply-patch+yaml"]
+            raise unsupported_media_type(
+                accepted if request.resource.custom else [*accepted, _STRATEGIC_PATCH]
+            )
+        patch = decode(body, content_type)
+        return await self._registry.rewrite(request, lambda current: apply(current, patch))
+
+    async def _delete_collection(self, request: Request, body: bytes, view: View) -> bytes:
+        options = _delete_options(request, body)
+        listed = orjson.loads(list_encoded(self._store, request, View("", None, "Metadata")))
+        for found in listed["items"]:
+            await self._registry.delete(request.on(found["metadata"]), options)
+        return orjson.dumps(listed) if not view.shape else list_encoded(self._store, request, view)
+
+    async def _watch(
+        self, incoming: web.Request, request: Request, view: View, stopping: asyncio.Event
+    ) -> web.StreamResponse:
+        lines = watch_encoded(self._store, request, view, self._bookmark_seconds)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(incoming)
+
+        async def send() -> None:
+            async for line in lines:
+                await response.write(line)
+
+        sending = asyncio.ensure_future(send())
+        stopped = asyncio.ensure_future(stopping.wait())
+        try:
+            await asyncio.wait({sending, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, stopped):
+                task.cancel()
+            await asyncio.gather(sending, stopped, return_exceptions=True)
+        return response
+
+
+def _delete_options(request: Request, body: bytes) -> Obj:
+    options = decode(body, "application/json") if body else {}
+    if not isinstance(options, dict):
+        raise bad_request("DeleteOptions expected")
+    query = request.query
+    if "gracePeriodSeconds" in query:
+        options["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
+    if "propagationPolicy" in query:
+        options["propagationPolicy"] = query["propagationPolicy"]
+    if options.get("orphanDependents"):
+        options["propagationPolicy"] = "Orphan"
+    return options

@@ -1,0 +1,122 @@
+"""What a request asks for, read from its path and query (apiserver/pkg/endpoints/request, RequestInfo)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import yaml
+
+from webhook.sandbox.errors import bad_request, method_not_allowed, page_not_found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from webhook.sandbox.resources import Resource
+
+__all__ = ["Request", "Target", "User", "decode", "find_target", "verb_of"]
+
+_VERBS_ON_ONE = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_VERBS_ON_MANY = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The part of a request that its path tells."""
+
+    resource: Resource
+    version: str
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of the API. ``warnings`` collects what goes back as Warning headers."""
+
+    verb: str
+    target: Target
+    query: Mapping[str, str]
+    user: User
+    user_agent: str = ""
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def resource(self) -> Resource:
+        """The kind asked about."""
+        return self.target.resource
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether nothing may be stored."""
+        return self.query.get("dryRun") == "All"
+
+    def on(self, metadata: Mapping[str, Any]) -> Request:
+        """Return the same request about the one object of this metadata."""
+        target = replace(self.target, namespace=metadata.get("namespace", ""), name=metadata["name"])
+        return replace(self, target=target)
+
+    @property
+    def field_manager(self) -> str:
+        """The manager that owns the fields written: the one named, else the program's name (as the API server)."""
+        return self.query.get("fieldManager") or self.user_agent.split("/", 1)[0] or "unknown"
+
+
+def _split_group(parts: list[str]) -> tuple[str, str, list[str]]:
+    match parts:
+        case ["api", version, *rest]:
+            return "", version, rest
+        case ["apis", group, version, *rest]:
+            return group, version, rest
+    raise page_not_found()
+
+
+def find_target(path: str, resources: Iterable[Resource]) -> Target:
+    """Read a resource path. Raises the plain-text 404 where nothing is served under it."""
+    group, version, rest = _split_group([part for part in path.split("/") if part])
+    namespace = ""
+    if len(rest) >= 3 and rest[0] == "namespaces" and rest[2] not in {"status", "finalize"}:
+        namespace, rest = rest[1], rest[2:]
+    if not rest or len(rest) > 3:
+        raise page_not_found()
+    plural, name, subresource = (*rest, "", "")[:3]
+    for resource in resources:
+        if resource.group == group and resource.plural == plural and version in resource.versions:
+            break
+    else:
+        raise page_not_found()
+    if namespace and not resource.namespaced:
+        raise page_not_found()
+    if subresource and not (subresource == "status" and resource.has_status):
+        raise page_not_found()
+    return Target(resource, version, namespace, name, subresource)
+
+
+def verb_of(method: str, target: Target, query: Mapping[str, str]) -> str:
+    """Name the verb that RBAC and the tests know. Raises 405."""
+    verb = (_VERBS_ON_ONE if target.name else _VERBS_ON_MANY).get(method)
+    if verb is None or (target.subresource and verb == "delete"):
+        raise method_not_allowed(method)
+    if not target.name and target.resource.namespaced and not target.namespace and verb != "list":
+        raise method_not_allowed(method)
+    if verb == "list" and query.get("watch", "") in {"1", "true"}:
+        return "watch"
+    return verb
+
+
+def decode(body: bytes, content_type: str) -> Any:
+    """Decode a body by its media type: JSON, or YAML where the type says so. Raises a 400 ``ApiError``."""
+    try:
+        return yaml.safe_load(body) if content_type.endswith("yaml") else orjson.loads(body)
+    except (ValueError, yaml.YAMLError) as error:
+        raise bad_request(f"the object provided is unrecognized (must be of type Object): {error}") from None
