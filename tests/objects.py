@@ -1,0 +1,225 @@
+"""Builders of the objects that the tests speak of: only the fields that a decision depends on."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from webhook.question import JOBSET_NAME_LABEL
+from webhook.trainjob import DEFAULT_A_KEY, JOB_ID_LABEL, SUBMISSION_LABEL
+
+Document = dict[str, Any]
+
+NAMESPACE = "team"
+NAME = "llama"
+UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
+ADAPTER = "dispatch.phpboyscout.uk/adapter"
+KUEUE = "kueue.x-k8s.io/manager"
+DELETED_AT = "2026-01-05T10:00:00Z"
+CREATED_AT = "2026-01-05T09:00:00Z"
+
+
+def a(number: object) -> dict[str, str]:
+    """The annotation or label that holds the admission number."""
+    return {DEFAULT_A_KEY: str(number)}
+
+
+def execution_labels(job_id: str = "j-1", submission: str = "s-1") -> dict[str, str]:
+    return {JOB_ID_LABEL: job_id, SUBMISSION_LABEL: submission}
+
+
+def trainjob(
+    name: str = NAME,
+    *,
+    namespace: str = NAMESPACE,
+    suspend: bool | None = True,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    patches: Iterable[Document] = (),
+    metadata: Mapping[str, Any] | None = None,
+) -> Document:
+    """A TrainJob; `suspend=None` leaves the field out."""
+    spec: Document = {"runtimeRef": {"name": "torch-distributed"}}
+    if suspend is not None:
+        spec["suspend"] = suspend
+    if listed := list(patches):
+        spec["runtimePatches"] = listed
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": _metadata(name, namespace, labels, annotations, metadata),
+        "spec": spec,
+    }
+
+
+def patch(
+    manager: str = ADAPTER,
+    *,
+    jobset: Document | None = None,
+    job: Document | None = None,
+    pods: Document | None = None,
+    replicated_job: str = "node",
+) -> Document:
+    """An entry of `spec.runtimePatches` with the metadata it gives the JobSet, the Jobs and the pods."""
+    pod_template: Document = {} if pods is None else {"metadata": pods}
+    job_template: Document = {"spec": {"template": pod_template}}
+    if job is not None:
+        job_template["metadata"] = job
+    template: Document = {"spec": {"replicatedJobs": [{"name": replicated_job, "template": job_template}]}}
+    if jobset is not None:
+        template["metadata"] = jobset
+    return {"manager": manager, "trainingRuntimeSpec": {"template": template}}
+
+
+def pod(
+    name: str = "llama-node-0-0-x7k2p",
+    *,
+    trainjob: str | None = NAME,
+    namespace: str = NAMESPACE,
+    phase: str | None = "Running",
+    node: str | None = "gpu-1",
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    deleting: bool = False,
+) -> Document:
+    """A pod that JobSet made for `trainjob`; `phase=None` is one that no kubelet has reported on."""
+    document: Document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(
+            name, namespace, _of(trainjob) | dict(labels or {}), annotations, _deletion(deleting=deleting)
+        ),
+        "spec": {"containers": [{"name": "node", "image": "trainer"}]},
+        "status": {},
+    }
+    if node is not None:
+        document["spec"]["nodeName"] = node
+    if phase is not None:
+        document["status"]["phase"] = phase
+    return document
+
+
+def job(
+    name: str = "llama-node-0",
+    *,
+    trainjob: str | None = NAME,
+    namespace: str = NAMESPACE,
+    suspend: bool | None = True,
+    conditions: Mapping[str, str] | None = None,
+    generation: int = 2,
+    deleting: bool = False,
+) -> Document:
+    """A Job that JobSet made for `trainjob`; `conditions` maps type to status."""
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": _metadata(
+            name, namespace, _of(trainjob), None, _deletion(deleting=deleting) | {"generation": generation}
+        ),
+        "spec": {"parallelism": 1, "completions": 1} | _suspend(suspend),
+        "status": _conditions(conditions),
+    }
+
+
+def jobset(
+    name: str = NAME,
+    *,
+    namespace: str = NAMESPACE,
+    suspend: bool | None = True,
+    conditions: Mapping[str, str] | None = None,
+    generation: int = 2,
+    terminal_state: str | None = None,
+    deleting: bool = False,
+) -> Document:
+    """The JobSet that Trainer made for the TrainJob of the same name."""
+    status = _conditions(conditions)
+    if terminal_state is not None:
+        status["terminalState"] = terminal_state
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": _metadata(
+            name, namespace, None, None, _deletion(deleting=deleting) | {"generation": generation}
+        ),
+        "spec": {"replicatedJobs": [{"name": "node", "replicas": 1}]} | _suspend(suspend),
+        "status": status,
+    }
+
+
+def node(name: str = "gpu-1", *, ready: str | None = "True", taints: Iterable[str] = ()) -> Document:
+    """A node; `ready` is the status of its Ready condition, `taints` are the keys."""
+    spec: Document = {}
+    if keys := list(taints):
+        spec["taints"] = [{"key": key, "value": "nodeshutdown", "effect": "NoExecute"} for key in keys]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name},
+        "spec": spec,
+        "status": _conditions(None if ready is None else {"MemoryPressure": "False", "Ready": ready}),
+    }
+
+
+def review(
+    new: Document | None,
+    *,
+    old: Document | None = None,
+    operation: str | None = None,
+    uid: str = UID,
+    name: str | None = None,
+    namespace: str | None = None,
+    dry_run: bool = False,
+    sub_resource: str = "",
+    username: str = "system:serviceaccount:kueue-system:kueue-controller-manager",
+) -> Document:
+    """The AdmissionReview of a TrainJob request; CREATE without an old object, else UPDATE.
+
+    `name` and `namespace` are those of the object unless given.
+    """
+    metadata = (new or old or {}).get("metadata", {})
+    request: Document = {
+        "uid": uid,
+        "kind": {"group": "trainer.kubeflow.org", "version": "v1alpha1", "kind": "TrainJob"},
+        "resource": {"group": "trainer.kubeflow.org", "version": "v1alpha1", "resource": "trainjobs"},
+        "operation": operation or ("CREATE" if old is None else "UPDATE"),
+        "name": metadata.get("name", "") if name is None else name,
+        "namespace": metadata.get("namespace", "") if namespace is None else namespace,
+        "userInfo": {"username": username, "groups": ["system:authenticated"]},
+        "object": new,
+        "oldObject": old,
+        "dryRun": dry_run,
+    }
+    if sub_resource:
+        request["subResource"] = sub_resource
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def _metadata(
+    name: str,
+    namespace: str,
+    labels: Mapping[str, str] | None,
+    annotations: Mapping[str, str] | None,
+    more: Mapping[str, Any] | None,
+) -> Document:
+    metadata: Document = {"name": name, "namespace": namespace, "creationTimestamp": CREATED_AT}
+    if labels:
+        metadata["labels"] = dict(labels)
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    return metadata | dict(more or {})
+
+
+def _of(trainjob: str | None) -> dict[str, str]:
+    return {} if trainjob is None else {JOBSET_NAME_LABEL: trainjob}
+
+
+def _suspend(suspend: bool | None) -> Document:
+    return {} if suspend is None else {"suspend": suspend}
+
+
+def _deletion(*, deleting: bool) -> Document:
+    return {"deletionTimestamp": DELETED_AT} if deleting else {}
+
+
+def _conditions(conditions: Mapping[str, str] | None) -> Document:
+    if not conditions:
+        return {}
+    return {"conditions": [{"type": kind, "status": status} for kind, status in conditions.items()]}
