@@ -89,12 +89,12 @@ def match_conditions(a_key: str) -> list[dict[str, str]]:
     if not is_qualified_name(a_key):
         raise ValueError(f"{a_key!r} can't be the key of A: it is no Kubernetes label key")
     ways = [
-        f"!({_suspended('object')}) && (request.operation == 'CREATE' || {_suspended('oldObject')})",
+        f"!({_suspended('object')})\n   && (request.operation == 'CREATE' || {_suspended('oldObject')})",
         f"request.operation == 'UPDATE' && {_patches_changed()}",
         f"request.operation == 'UPDATE' && {_written('annotations', a_key)}",
         f"request.operation == 'UPDATE' && {_written('labels', a_key)}",
     ]
-    expression = " ||\n".join(ways)
+    expression = "\n|| ".join(ways)
     return [{"name": "could-admit-an-execution", "expression": expression}]
 
 
@@ -106,7 +106,7 @@ def _suspended(variable: str) -> str:
 def _patches_changed() -> str:
     present = "has({0}.spec) && has({0}.spec.runtimePatches)".format
     return (
-        f"{present('object')} && !({present('oldObject')}"
+        f"{present('object')}\n   && !({present('oldObject')}"
         " && object.spec.runtimePatches == oldObject.spec.runtimePatches)"
     )
 
@@ -114,7 +114,8 @@ def _patches_changed() -> str:
 def _written(field: str, key: str) -> str:
     present = f"has({{0}}.metadata.{field}) && '{key}' in {{0}}.metadata.{field}".format
     value = f"{{0}}.metadata.{field}['{key}']".format
-    return f"{present('object')} && !({present('oldObject')} && {value('object')} == {value('oldObject')})"
+    same = f"{present('oldObject')} && {value('object')} == {value('oldObject')}"
+    return f"{present('object')}\n   && !({same})"
 
 
 def _reached_at(url: str | None, service: Service | None) -> dict[str, Any]:
