@@ -226,3 +226,8 @@ async def test_kustomize_builds_all_of_it() -> None:
         return document["kind"], document["metadata"]["name"]
 
     assert sorted(yaml.safe_load_all(built), key=key) == sorted(documents(), key=key)
+
+
+def test_the_image_is_labelled_with_this_version() -> None:
+    dockerfile = BASE.parent.parent / "Dockerfile"
+    assert f"ARG VERSION={__version__}" in dockerfile.read_text().splitlines()
