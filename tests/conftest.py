@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -67,7 +68,7 @@ class Guard:
         async with self.session.post(
             f"{self.url}/validate",
             params={"timeout": timeout},
-            data=content,
+            data=io.BytesIO(content),
             headers={"Content-Type": "application/json", **(headers or {})},
         ) as response:
             return Reply(response.status, response.headers, await response.read())

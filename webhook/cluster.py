@@ -308,14 +308,16 @@ class Cluster:
         while True:
             status, body = await self._get(path, {**query, "continue": token} if token else query, target)
             document = _document(status, body, target, kind)
-            metadata = document.get("metadata") or {}
+            metadata = document.get("metadata")
             if not isinstance(metadata, dict):
-                raise _failed(target, "the answer's metadata is no object", _TRY_AGAIN)
-            following = metadata.get("continue") or ""
+                raise _failed(target, "the answer does not tell whether it is the whole list", _TRY_AGAIN)
+            following = metadata.get("continue", "")
+            if not isinstance(following, str):
+                raise _failed(target, "the answer's continue token is no string", _TRY_AGAIN)
             yield Page(_items(document, "items", target), more=bool(following))
             if not following:
                 return
-            if following == token or not isinstance(following, str):
+            if following == token:
                 raise _failed(target, "the list does not go on where it says it does", _TRY_AGAIN)
             token = following
 

@@ -155,14 +155,9 @@ def read_remaining_pods(items: Sequence[Any]) -> list[RemainingPod]:
     for item in items:
         name = _name(item, "pod")
         status = _part(item, "status", "pod")
-        phase = status.get("phase")
-        if phase is not None and not isinstance(phase, str):
-            raise UnreadableAnswerError(f"the phase of pod {name} is no string")
-        if phase in TERMINAL_PHASES:
+        if _text(status, "phase", "pod") in TERMINAL_PHASES:
             continue
-        node = _part(item, "spec", "pod").get("nodeName")
-        if node is not None and not isinstance(node, str):
-            raise UnreadableAnswerError(f"the node of pod {name} is no string")
+        node = _text(_part(item, "spec", "pod"), "nodeName", "pod")
         remaining.append(RemainingPod(name, node or None))
     return remaining
 
@@ -179,7 +174,7 @@ def read_unsettled_jobset(document: Mapping[str, Any] | None) -> list[Unsettled]
     if document is None:
         return []
     name = _name(document, "JobSet")
-    if _part(document, "status", "JobSet").get("terminalState"):
+    if _text(_part(document, "status", "JobSet"), "terminalState", "JobSet"):
         return []
     return _unsettled(document, "JobSet", name)
 
@@ -205,7 +200,7 @@ def read_unsettled_jobs(items: Sequence[Any]) -> list[Unsettled]:
 
 def _unsettled(document: Mapping[str, Any], kind: str, name: str) -> list[Unsettled]:
     metadata = _part(document, "metadata", kind)
-    if metadata.get("deletionTimestamp"):
+    if _text(metadata, "deletionTimestamp", kind):
         return []
     suspended = _part(document, "spec", kind).get("suspend") is True
     # Generation 1 is an object whose spec never changed: born suspended, it never ran, and its
@@ -246,10 +241,19 @@ def _conditions(document: Mapping[str, Any], kind: str) -> dict[str, str]:
 def _name(document: Any, kind: str) -> str:
     if not isinstance(document, dict):
         raise UnreadableAnswerError(f"a {kind} is no object")
-    name = _part(document, "metadata", kind).get("name")
-    if not isinstance(name, str) or not name:
+    name = _text(_part(document, "metadata", kind), "name", kind)
+    if not name:
         raise UnreadableAnswerError(f"a {kind} has no name")
     return name
+
+
+def _text(parent: Mapping[str, Any], field: str, kind: str) -> str:
+    value = parent.get(field)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise UnreadableAnswerError(f"the {field} of a {kind} is no string")
+    return value
 
 
 def _part(document: Mapping[str, Any], field: str, kind: str) -> Mapping[str, Any]:

@@ -1,0 +1,187 @@
+"""An API server that answers as a test tells it to, also in ways that no real one does.
+
+It knows the paths of the guard's reads and nothing else. Without a script every read answers that
+nothing is there, so that the guard would say yes: what a test scripts is what makes it say no.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+import yaml
+from aiohttp import web
+
+from certs.authority import new_authority
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+NOT_FOUND = 404
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request: what it read, by which query, with which credentials."""
+
+    resource: str
+    path: str
+    query: Mapping[str, str]
+    authorization: str | None
+
+
+def answer(document: object, status: int = 200) -> Handler:
+    async def handler(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, body=orjson.dumps(document), content_type="application/json")
+
+    return handler
+
+
+def raw(body: bytes, status: int = 200, content_type: str = "application/json") -> Handler:
+    async def handler(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, body=body, content_type=content_type)
+
+    return handler
+
+
+def refusal(status: int, reason: str, message: str, **details: Any) -> Handler:
+    return answer(
+        {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": message,
+            "reason": reason,
+            "details": details,
+            "code": status,
+        },
+        status,
+    )
+
+
+def hang() -> Handler:
+    async def handler(_: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    return handler
+
+
+def after(seconds: float, handler: Handler) -> Handler:
+    async def late(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(seconds)
+        return await handler(request)
+
+    return late
+
+
+def truncated(document: object) -> Handler:
+    """Promise the whole body, send half of it and close the connection."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        body = orjson.dumps(document)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.content_length = len(body)
+        await response.prepare(request)
+        await response.write(body[: len(body) // 2])
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    return handler
+
+
+def listed(kind: str, items: Sequence[object], *, following: str = "") -> dict[str, Any]:
+    version = "v1" if kind == "PodList" else "batch/v1"
+    metadata = {"resourceVersion": "1", **({"continue": following} if following else {})}
+    return {"kind": kind, "apiVersion": version, "metadata": metadata, "items": list(items)}
+
+
+def absent(request: web.Request) -> Awaitable[web.StreamResponse]:
+    name = request.path.rsplit("/", 1)[-1]
+    kind = request.path.rsplit("/", 2)[-2]
+    return refusal(NOT_FOUND, "NotFound", f'{kind} "{name}" not found', name=name, kind=kind)(request)
+
+
+@dataclass
+class ScriptedApiServer:
+    """Answers by resource: pods, jobs, jobsets, nodes, version, groups."""
+
+    script: dict[str, Handler] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    port: int = 0
+
+    async def __aenter__(self) -> Self:
+        self._stack = AsyncExitStack()
+        authority = new_authority(now=datetime.now(UTC))
+        serving = authority.issue(ip_addresses=["127.0.0.1"], now=datetime.now(UTC))
+        self._authority_pem, self._tls = serving.authority_pem, serving.server_context()
+        self._defaults: dict[str, Handler] = {
+            "pods": answer(listed("PodList", [])),
+            "jobs": answer(listed("JobList", [])),
+            "jobsets": absent,
+            "nodes": absent,
+            "version": answer({"gitVersion": "v1.36.0"}),
+        }
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", self._answer)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        tls: ssl.SSLContext = self._tls
+        await web.TCPSite(runner, "127.0.0.1", self.port, ssl_context=tls, reuse_address=True).start()
+        self.port = runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+    def write_kubeconfig(self, path: Path, token: str = "valid") -> Path:
+        ca = base64.b64encode(self._authority_pem).decode()
+        cluster = {"server": f"https://127.0.0.1:{self.port}", "certificate-authority-data": ca}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "scripted", "cluster": cluster}],
+            "users": [{"name": "guard", "user": {"token": token}}],
+            "contexts": [{"name": "scripted", "context": {"cluster": "scripted", "user": "guard"}}],
+            "current-context": "scripted",
+        }
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+    def reads_of(self, resource: str) -> list[Asked]:
+        return [asked for asked in self.asked if asked.resource == resource]
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        resource = _resource(request.path)
+        self.asked.append(
+            Asked(resource, request.path, dict(request.query), request.headers.get("Authorization"))
+        )
+        handler = self.script.get(resource) or self._defaults.get(resource)
+        if handler is None:
+            return web.Response(status=NOT_FOUND, text="404 page not found\n")
+        return await handler(request)
+
+
+def _resource(path: str) -> str:
+    if path in {"/version", "/apis"}:
+        return path.strip("/")
+    for resource in ("jobsets", "jobs", "pods", "nodes"):
+        if f"/{resource}/" in f"{path}/":
+            return resource
+    return path
