@@ -16,10 +16,26 @@ KUEUE = "kueue.x-k8s.io/manager"
 DELETED_AT = "2026-01-05T10:00:00Z"
 CREATED_AT = "2026-01-05T09:00:00Z"
 
+A_PLACES = tuple(
+    f"{holder}.{field}"
+    for holder in ("metadata", "jobset", "job", "pods")
+    for field in ("annotations", "labels")
+)
+"""Wherever A can be written: the TrainJob itself, and what a runtime patch gives JobSet, Jobs and pods."""
+
 
 def a(number: object) -> dict[str, str]:
     """The annotation or label that holds the admission number."""
     return {DEFAULT_A_KEY: str(number)}
+
+
+def a_in(place: str, value: object) -> Document:
+    """The arguments that make `trainjob` write A in one of `A_PLACES`."""
+    holder, field = place.split(".")
+    if holder == "metadata":
+        return {field: a(value)}
+    metadata: Document = {holder: {field: a(value)}}
+    return {"patches": [patch(**metadata)]}
 
 
 def execution_labels(job_id: str = "j-1", submission: str = "s-1") -> dict[str, str]:
