@@ -73,8 +73,7 @@ def _follow_suspension(jobset: Object, job: Object, wanted: Object) -> Chain:
     if suspend:
         return [patch(JOBS, job, {"spec": {"suspend": True}})]
     # The API server takes new template labels only from a suspended Job that has no start time.
-    started = bool((job.get("status") or {}).get("startTime"))
-    reset = [patch(JOBS, job, {"status": {"startTime": None}}, "status")] if started else []
+    reset = status_patch(JOBS, job, {"startTime": None})
     template = {"metadata": wanted["spec"]["template"]["metadata"]}
     return [*reset, patch(JOBS, job, {"spec": {"suspend": False, "template": template}})]
 

@@ -75,10 +75,17 @@ def patch(kind: Kind, target: Object, body: Object, subresource: str = "") -> Pa
 
 
 def status_patch(kind: Kind, target: Object, status: Object) -> Chain:
-    """Return the write that makes the status fields as given (None: absent), or nothing where they are."""
+    """Return the write that makes the status fields as given (None: absent), or nothing where they are.
+
+    Like the real controllers' updates it is conditional on the version it was decided on: a controller that
+    is behind is told so (409), and learns nothing of what it has yet to see.
+    """
     current = target.get("status") or {}
     changed = {key: value for key, value in status.items() if current.get(key) != value}
-    return [patch(kind, target, {"status": changed}, "status")] if changed else []
+    if not changed:
+        return []
+    metadata = {"resourceVersion": target["metadata"]["resourceVersion"]}
+    return [patch(kind, target, {"metadata": metadata, "status": changed}, "status")]
 
 
 def delete(kind: Kind, target: Object, grace_seconds: int | None = None) -> Delete:
