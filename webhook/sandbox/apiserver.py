@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from aiohttp import web
 
+from webhook.sandbox.applying import applied, applied_ownership
 from webhook.sandbox.discovery import VERSION, discovery
 from webhook.sandbox.errors import ApiError, bad_request, too_large, unsupported_media_type
-from webhook.sandbox.openapi import openapi_v3
+from webhook.sandbox.faults import Faults
+from webhook.sandbox.openapi import EMPTY_V2, V2_MEDIA_TYPE, openapi_v3
+from webhook.sandbox.ownership import Manager
 from webhook.sandbox.patching import json_patch, merge_patch, strategic_merge_patch
 from webhook.sandbox.reading import View, list_encoded, one_encoded, watch_encoded
+from webhook.sandbox.registry import timestamp
 from webhook.sandbox.request import Request, decode, find_target, verb_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from webhook.sandbox.access import Access
+    from webhook.sandbox.faults import Fault
     from webhook.sandbox.registry import Registry
     from webhook.sandbox.resources import Resource
     from webhook.sandbox.store import Store
@@ -32,7 +38,16 @@ BODY_LIMIT = 3 * 1024 * 1024
 _JSON_PATCH = "application/json-patch+json"
 _MERGE_PATCH = "application/merge-patch+json"
 _STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+_APPLY = "application/apply-patch+yaml"
 _PATCHES = {_JSON_PATCH: json_patch, _MERGE_PATCH: merge_patch, _STRATEGIC_PATCH: strategic_merge_patch}
+_REASONS = {
+    409: "Conflict",
+    410: "Expired",
+    422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    504: "Timeout",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +94,7 @@ class ApiServer:
         self._resources = resources
         self._bookmark_seconds = bookmark_seconds
         self.requests: list[Asked] = []
+        self.faults = Faults()
 
     def application(self, stopping: asyncio.Event) -> web.Application:
         """Make the aiohttp application; watches end when ``stopping`` is set."""
@@ -95,6 +111,8 @@ class ApiServer:
             if incoming.path in {"/healthz", "/readyz", "/livez"}:
                 return web.Response(text="ok")
             user = self._access.authenticate(incoming.headers.get("Authorization", ""))
+            if incoming.path == "/openapi/v2":
+                return web.Response(body=EMPTY_V2, headers={"Content-Type": V2_MEDIA_TYPE})
             document = self._document(incoming)
             if document is not None:
                 return _json(orjson.dumps(document))
@@ -103,6 +121,9 @@ class ApiServer:
             agent = incoming.headers.get("User-Agent", "")
             request = Request(verb, target, incoming.query, user, agent)
             self._note(request)
+            fault = self.faults.meeting(request)
+            if fault is not None:
+                return await self._fail(incoming, request, fault, stopping)
             self._access.authorize(request)
             return await self._serve(incoming, request, stopping)
         except ApiError as error:
@@ -136,6 +157,24 @@ class ApiServer:
             )
         )
 
+    async def _fail(
+        self, incoming: web.Request, request: Request, fault: Fault, stopping: asyncio.Event
+    ) -> web.StreamResponse:
+        fault.hit()
+        if fault.disconnects:
+            return _hang_up(incoming)
+        if fault.status is not None:
+            body = fault.body if isinstance(fault.body, bytes) else _failure(fault.status, fault.body)
+            return _json(body, fault.status)
+        if fault.hangs:
+            await _first(fault.removed.wait(), stopping.wait())
+        await asyncio.sleep(fault.delay_seconds)
+        self._access.authorize(request)
+        response = await self._serve(incoming, request, stopping)
+        if fault.keep_bytes is not None and isinstance(response, web.Response):
+            return await _cut(incoming, response, fault.keep_bytes)
+        return response
+
     async def _serve(
         self, incoming: web.Request, request: Request, stopping: asyncio.Event
     ) -> web.StreamResponse:
@@ -157,22 +196,52 @@ class ApiServer:
             case "update":
                 found = await self._registry.update(request, decode(body, content_type))
             case "patch":
-                found = await self._patch(request, body, content_type)
+                found, status = await self._patch(request, body, content_type)
             case "delete":
                 found = await self._registry.delete(request, _delete_options(request, body))
             case _:
                 return _json(await self._delete_collection(request, body, view))
         return _warning_headers(_json(one_encoded(request, found, view), status), request.warnings)
 
-    async def _patch(self, request: Request, body: bytes, content_type: str) -> Obj:
-        apply = _PATCHES.get(content_type)
-        if apply is None or (content_type == _STRATEGIC_PATCH and request.resource.custom):
-            accepted = [_JSON_PATCH, _MERGE_PATCH, "application/apply-patch+yaml"]
+    async def _patch(self, request: Request, body: bytes, content_type: str) -> tuple[Obj, int]:
+        if content_type == _APPLY:
+            return await self._apply(request, decode(body, content_type))
+        change = _PATCHES.get(content_type)
+        if change is None or (content_type == _STRATEGIC_PATCH and request.resource.custom):
+            accepted = [_JSON_PATCH, _MERGE_PATCH, _APPLY]
             raise unsupported_media_type(
                 accepted if request.resource.custom else [*accepted, _STRATEGIC_PATCH]
             )
         patch = decode(body, content_type)
-        return await self._registry.rewrite(request, lambda current: apply(current, patch))
+        return await self._registry.rewrite(request, lambda current: change(current, patch)), 200
+
+    async def _apply(self, request: Request, configuration: Any) -> tuple[Obj, int]:
+        if not isinstance(configuration, dict) or (configuration.get("metadata") or {}).get("managedFields"):
+            raise bad_request("metadata.managedFields must be nil")
+        if "fieldManager" not in request.query:
+            raise ApiError(
+                422,
+                "Invalid",
+                'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
+            )
+        force = request.query.get("force") in {"1", "true"}
+        target = request.target
+        api_version = target.resource.api_version(target.version)
+        manager = Manager(request.field_manager, "Apply", api_version, target.subresource)
+
+        def own(live: Obj | None, new: Obj) -> list[Obj]:
+            return applied_ownership(live, new, configuration, manager, timestamp())
+
+        try:
+            self._registry.current(request)
+        except ApiError:
+            if target.subresource:
+                raise
+            return await self._registry.create(request, configuration, own), 201
+        found = await self._registry.rewrite(
+            request, lambda live: applied(live, configuration, manager, force=force), own
+        )
+        return found, 200
 
     async def _delete_collection(self, request: Request, body: bytes, view: View) -> bytes:
         options = _delete_options(request, body)
@@ -193,15 +262,43 @@ class ApiServer:
             async for line in lines:
                 await response.write(line)
 
-        sending = asyncio.ensure_future(send())
-        stopped = asyncio.ensure_future(stopping.wait())
-        try:
-            await asyncio.wait({sending, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (sending, stopped):
-                task.cancel()
-            await asyncio.gather(sending, stopped, return_exceptions=True)
+        await _first(send(), stopping.wait())
         return response
+
+
+async def _first(*waited: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of them ends; cancel the others."""
+    tasks = {asyncio.ensure_future(one) for one in waited}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _failure(code: int, body: Obj | None) -> bytes:
+    if body is not None:
+        return orjson.dumps(body)
+    phrase = HTTPStatus(code).phrase
+    return orjson.dumps(ApiError(code, _REASONS.get(code, phrase.replace(" ", "")), phrase).status())
+
+
+def _hang_up(incoming: web.Request) -> web.Response:
+    if incoming.transport is not None:
+        incoming.transport.abort()
+    return web.Response()
+
+
+async def _cut(incoming: web.Request, whole: web.Response, keep_bytes: int) -> web.StreamResponse:
+    body = whole.body
+    sent = web.StreamResponse(status=whole.status, headers={"Content-Type": "application/json"})
+    sent.content_length = len(body) if isinstance(body, bytes) else keep_bytes + 1
+    await sent.prepare(incoming)
+    await sent.write(body[:keep_bytes] if isinstance(body, bytes) else b"")
+    if incoming.transport is not None:
+        incoming.transport.close()
+    return sent
 
 
 def _delete_options(request: Request, body: bytes) -> Obj:

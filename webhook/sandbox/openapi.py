@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
     Obj = dict[str, Any]
 
-__all__ = ["openapi_v3"]
+__all__ = ["EMPTY_V2", "V2_MEDIA_TYPE", "openapi_v3"]
+
+V2_MEDIA_TYPE = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+EMPTY_V2 = b"\x0a\x032.0\x12\x15\x0a\x0aKubernetes\x12\x07v1.36.0"
+"""An OpenAPI v2 document that describes nothing (swagger, info.title, info.version): kubectl before 1.29 asks for one
+in protobuf and then validates nothing by it.
+"""
 
 _PARAMETERS = [
     {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
@@ -26,7 +32,7 @@ _PARAMETERS = [
 
 
 def _root(resources: Sequence[Resource]) -> Obj:
-    paths = {f"api/{version}": {} for version in versions_of(resources, "")}
+    paths: Obj = {f"api/{version}": {} for version in versions_of(resources, "")}
     for group in dict.fromkeys(resource.group for resource in resources if resource.group):
         paths |= {f"apis/{group}/{version}": {} for version in versions_of(resources, group)}
     return {"paths": {path: {"serverRelativeURL": f"/openapi/v3/{path}"} for path in paths}}

@@ -15,7 +15,7 @@ from webhook.sandbox.store import CompactedError, Record
 from webhook.sandbox.tables import partial, table
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
     from webhook.sandbox.request import Request, Target
     from webhook.sandbox.store import Change, Store
@@ -303,7 +303,7 @@ async def _stream(
                 await asyncio.gather(upcoming, return_exceptions=True)
 
 
-async def _changes(store: Store, request: Request, events: _Events) -> AsyncIterator[bytes]:
+async def _changes(store: Store, request: Request, events: _Events) -> AsyncGenerator[bytes, None]:
     key = request.resource.key
     version = request.query.get("resourceVersion", "")
     initial = request.query.get("sendInitialEvents") in {"1", "true"}

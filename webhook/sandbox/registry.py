@@ -22,6 +22,7 @@ from webhook.sandbox.errors import (
     not_found,
     precondition_failed,
 )
+from webhook.sandbox.ownership import Manager, updated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from webhook.sandbox.store import Record, Store
 
     Obj = dict[str, Any]
+
+    Ownership = Callable[[Obj | None, Obj], list[Obj]]
 
     class Admission(Protocol):
         """Asked before anything is stored; raises ``ApiError`` to refuse."""
@@ -66,12 +69,20 @@ def _generation_counts(found: Obj, resource: Resource) -> Obj:
     return {name: value for name, value in found.items() if name not in beside}
 
 
-def _equal_but_for_ownership(one: Obj, other: Obj) -> bool:
-    def told(found: Obj) -> Obj:
-        metadata = {name: value for name, value in found["metadata"].items() if name != "managedFields"}
-        return found | {"metadata": metadata}
-
-    return told(one) == told(other)
+def _own(request: Request, old: Obj | None, new: Obj, own: Ownership | None) -> None:
+    if own is None:
+        manager = Manager(
+            request.field_manager,
+            "Update",
+            request.resource.api_version(request.target.version),
+            request.target.subresource,
+        )
+        fields = updated(old, new, manager, timestamp())
+    else:
+        fields = own(old, new)
+    new["metadata"].pop("managedFields", None)
+    if fields:
+        new["metadata"]["managedFields"] = fields
 
 
 class Registry:
@@ -89,7 +100,7 @@ class Registry:
             raise not_found(target.resource, target.name)
         return record
 
-    async def create(self, request: Request, body: Any) -> Obj:
+    async def create(self, request: Request, body: Any, own: Ownership | None = None) -> Obj:
         """Create an object; return it as stored, or as it would be on a dry run."""
         resource = request.resource
         new = self._incoming(request, body)
@@ -114,6 +125,7 @@ class Registry:
             new.pop("status", None)
         new = default(resource, new)
         validate(resource, new)
+        _own(request, None, new, own)
         self._check_namespace(request)
         await self._admission.admit(request, "CREATE", new, None, _options(request, "CreateOptions"))
         namespace, name = metadata.get("namespace", ""), metadata["name"]
@@ -126,8 +138,10 @@ class Registry:
         new = self._incoming(request, body)
         return await self.rewrite(request, lambda _: copy_of(new))
 
-    async def rewrite(self, request: Request, change: Callable[[Obj], Obj]) -> Obj:
-        """Store what ``change`` makes of the current version.
+    async def rewrite(
+        self, request: Request, change: Callable[[Obj], Obj], own: Ownership | None = None
+    ) -> Obj:
+        """Store what ``change`` makes of the current version; ``own`` makes its managedFields of old and new.
 
         Tried anew when the object changed while admission was asked, so that what is stored is what was reviewed
         against what it replaces (GuaranteedUpdate of etcd3/store.go does so). Raises Conflict when the change
@@ -137,6 +151,7 @@ class Registry:
         for _ in range(_ATTEMPTS):
             record = self.current(request)
             new = self._merged(request, change(record.object), record.object)
+            _own(request, record.object, new, own)
             await self._admission.admit(
                 request, "UPDATE", new, record.object, _options(request, "UpdateOptions")
             )
@@ -144,7 +159,7 @@ class Registry:
                 continue
             if request.dry_run:
                 return new
-            if _equal_but_for_ownership(new, record.object):
+            if new == record.object:
                 return record.object
             return self._put(resource, new)
         raise conflict(resource, request.target.name)

@@ -9,6 +9,7 @@ import orjson
 import yaml
 
 from webhook.sandbox.errors import bad_request, method_not_allowed, page_not_found
+from webhook.sandbox.protobuf import MEDIA_TYPE, decode_protobuf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Request", "Target", "User", "decode", "find_target", "verb_of"]
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VERBS_ON_ONE = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _VERBS_ON_MANY = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 
@@ -115,8 +117,20 @@ def verb_of(method: str, target: Target, query: Mapping[str, str]) -> str:
 
 
 def decode(body: bytes, content_type: str) -> Any:
-    """Decode a body by its media type: JSON, or YAML where the type says so. Raises a 400 ``ApiError``."""
+    """Decode a body by its media type: JSON, YAML where the type says so, some protobuf. Raises 400 or 415."""
+    if content_type == MEDIA_TYPE:
+        return decode_protobuf(body)
     try:
-        return yaml.safe_load(body) if content_type.endswith("yaml") else orjson.loads(body)
-    except (ValueError, yaml.YAMLError) as error:
+        return orjson.loads(body)
+    except ValueError as error:
+        if content_type.endswith("yaml"):
+            return _decode_yaml(body)
         raise bad_request(f"the object provided is unrecognized (must be of type Object): {error}") from None
+
+
+def _decode_yaml(body: bytes) -> Any:
+    """Decode YAML into what JSON can say: a time becomes text again."""
+    try:
+        return orjson.loads(orjson.dumps(yaml.load(body, Loader=_LOADER)))  # noqa: S506  -- a safe loader
+    except (yaml.YAMLError, TypeError) as error:
+        raise bad_request(f"error decoding YAML: {error}") from None

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import os
 import uuid
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,17 +15,21 @@ from aiohttp import web
 
 from certs.authority import new_authority
 from webhook.sandbox.access import Access, Ban
+from webhook.sandbox.admission import Admission
 from webhook.sandbox.apiserver import ApiServer
+from webhook.sandbox.collector import Collector
 from webhook.sandbox.defaults import default
 from webhook.sandbox.registry import Registry, copy_of, timestamp
 from webhook.sandbox.resources import served
 from webhook.sandbox.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncIterator, Coroutine, Iterable
     from pathlib import Path
 
+    from webhook.sandbox.admission import Reviewed, Services
     from webhook.sandbox.apiserver import Asked
+    from webhook.sandbox.faults import Faults
     from webhook.sandbox.resources import Resource
 
     Obj = dict[str, Any]
@@ -41,7 +45,8 @@ class Sandbox:
     """An API server on a loopback port, serving while the ``async with`` block runs.
 
     ``without`` names what is not served: a group, a group/version, or a resource such as ``jobsets.jobset.x-k8s.io``.
-    ``bookmark_seconds`` is how often a watch that allows bookmarks gets one.
+    ``services`` tells where a service reference of a webhook really listens: (namespace, name, port) to (host, port).
+    It may be changed while the sandbox runs. ``bookmark_seconds`` is how often a watch that allows bookmarks gets one.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class Sandbox:
         host: str = "127.0.0.1",
         without: Iterable[str] = (),
         *,
+        services: Services | None = None,
         bookmark_seconds: float = 60,
     ) -> None:
         self._host = host
@@ -57,7 +63,9 @@ class Sandbox:
         self._resources = served(without)
         self._store = Store()
         self._access = Access()
-        self._registry = Registry(self._store, _Unasked())
+        self._admission = Admission(self._store, {} if services is None else services)
+        self._registry = Registry(self._store, self._admission)
+        self.collector = Collector(self._store, self._registry, self._resources)
         self._api = ApiServer(self._store, self._registry, self._access, self._resources, bookmark_seconds)
         authority = new_authority(common_name="sandbox", now=datetime.now(UTC))
         self.ca_pem = authority.certificate_pem
@@ -70,11 +78,15 @@ class Sandbox:
             self._ensure_namespace(name)
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        async with AsyncExitStack() as opened:
+            await opened.enter_async_context(self._admission)
+            await opened.enter_async_context(_running(self.collector.run()))
+            await self.start()
+            opened.push_async_callback(self.stop)
+            self._lifetime = opened.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.stop()
         await self._lifetime.aclose()
 
     async def start(self) -> None:
@@ -111,6 +123,16 @@ class Sandbox:
     def requests(self) -> list[Asked]:
         """Every API request so far (not discovery, not probes); clear it as you like."""
         return self._api.requests
+
+    @property
+    def faults(self) -> Faults:
+        """The failures in force."""
+        return self._api.faults
+
+    @property
+    def audit(self) -> list[Reviewed]:
+        """Every answer of a webhook so far."""
+        return self._admission.audit
 
     def kubeconfig(
         self, user: str = "admin", groups: tuple[str, ...] = ("system:masters",), namespace: str = "default"
@@ -217,6 +239,13 @@ class Sandbox:
         raise LookupError(f"{obj['kind']} of {obj['apiVersion']} is not served here")
 
 
-class _Unasked:
-    async def admit(self, *_: object) -> None:
-        """Admit everything."""
+@asynccontextmanager
+async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run ``work`` beside the block; what it raises is raised at the end of the block."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -107,7 +107,7 @@ class Store:
             return list(namespaces[namespace].values()) if namespace in namespaces else []
         return [record for names in namespaces.values() for record in names.values()]
 
-    def keys(self) -> list[Key]:
+    def resources(self) -> list[Key]:
         """Return the resources that have ever held an object."""
         return list(self._objects)
 

@@ -1,0 +1,123 @@
+"""Server-side apply (sigs.k8s.io/structured-merge-diff), at the granularity of ``ownership``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from webhook.sandbox.errors import ApiError
+from webhook.sandbox.ownership import LIST_KEYS, SETS, Manager, item_step, leaves, owners, told
+
+if TYPE_CHECKING:
+    Obj = dict[str, Any]
+    Path = tuple[str, ...]
+
+__all__ = ["applied", "applied_ownership"]
+
+
+def applied(live: Obj, configuration: Obj, manager: Manager, *, force: bool) -> Obj:
+    """Return ``live`` with ``configuration`` applied: what it says is set, what it no longer says is removed.
+
+    Raises the 409 with one FieldManagerConflict per field that another manager owns with another value, unless forced.
+    """
+    wanted = leaves(configuration)
+    present = leaves(live)
+    owned = owners(live)
+    if not force:
+        _check_conflicts(
+            wanted, present, {other: paths for other, (paths, _) in owned.items() if other != manager}
+        )
+    merged: Obj = _merge("", live, configuration)
+    mine = owned.get(manager, (set(), ""))[0]
+    others = {path for other, (paths, _) in owned.items() if other != manager for path in paths}
+    for path in sorted(mine - wanted.keys() - others, key=len, reverse=True):
+        merged = _without(merged, "", path)
+    return merged
+
+
+def applied_ownership(
+    live: Obj | None, new: Obj, configuration: Obj, manager: Manager, now: str
+) -> list[Obj]:
+    """Return managedFields after an apply: the manager owns just what it said; who was overruled loses the field."""
+    before = leaves(live) if live else {}
+    after = leaves(new)
+    kept = {path for path, value in after.items() if path in before and before[path] == value}
+    owned = owners(live) if live else {}
+    result = {other: (paths & kept, time) for other, (paths, time) in owned.items() if other != manager}
+    mine = leaves(configuration).keys() & after.keys()
+    paths, time = owned.get(manager, (set(), now))
+    result[manager] = (set(mine), time if paths == mine else now)
+    return told(result)
+
+
+def _check_conflicts(
+    wanted: dict[Path, Any], present: dict[Path, Any], others: dict[Manager, set[Path]]
+) -> None:
+    conflicts = [
+        (other, path)
+        for path, value in sorted(wanted.items(), key=lambda item: item[0])
+        if path in present and present[path] != value
+        for other, paths in others.items()
+        if path in paths
+    ]
+    if not conflicts:
+        return
+    causes = [
+        {
+            "reason": "FieldManagerConflict",
+            "message": f"conflict with {_described(other)}",
+            "field": _dotted(path),
+        }
+        for other, path in conflicts
+    ]
+    count = "1 conflict" if len(causes) == 1 else f"{len(causes)} conflicts"
+    sentences = "; ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
+    raise ApiError(409, "Conflict", f"Apply failed with {count}: {sentences}", {"causes": causes})
+
+
+def _described(manager: Manager) -> str:
+    subresource = f' with subresource "{manager.subresource}"' if manager.subresource else ""
+    using = f" using {manager.api_version}" if manager.operation == "Update" else ""
+    return f'"{manager.name}"{subresource}{using}'
+
+
+def _dotted(path: Path) -> str:
+    text = ""
+    for step in path:
+        if step == ".":
+            continue
+        kind, _, name = step.partition(":")
+        text += (
+            f".{name}" if kind == "f" else f"[{name.replace('{', '').replace('}', '').replace(chr(58), '=')}]"
+        )
+    return text
+
+
+def _merge(field: str, live: Any, wanted: Any) -> Any:
+    if isinstance(wanted, dict) and isinstance(live, dict):
+        return live | {name: _merge(name, live.get(name), value) for name, value in wanted.items()}
+    if isinstance(wanted, list) and isinstance(live, list) and (field in LIST_KEYS or field in SETS):
+        merged = {item_step(field, item): item for item in live}
+        for item in wanted:
+            step = item_step(field, item)
+            merged[step] = _merge("", merged.get(step), item)
+        return wanted if None in merged else list(merged.values())
+    return wanted
+
+
+def _without(value: Any, field: str, path: Path) -> Any:
+    """Return ``value`` less what ``path`` leads to; a map that is left empty goes with its last field."""
+    step = path[0]
+    if isinstance(value, list):
+        rest = path[1:]
+        items: list[Any] = []
+        for item in value:
+            if item_step(field, item) != step:
+                items.append(item)
+            elif rest and rest != (".",):
+                items.append(_without(item, "", rest))
+        return items
+    name = step.partition(":")[2]
+    if not isinstance(value, dict) or name not in value:
+        return value
+    inner = _without(value[name], name, path[1:]) if len(path) > 1 else None
+    return {key: inner if key == name else held for key, held in value.items() if key != name or inner}
