@@ -1,7 +1,8 @@
-"""An in-memory Kubernetes API server for the demo and the tests: real kubectl and client libraries work against it.
+"""An in-memory Kubernetes API server for the demo and the tests, good enough for kubectl and client libraries.
 
-It keeps objects, versions, watches, field ownership and admission honest. It leaves out schemas and pruning, CEL,
-mutating webhooks, conversion between versions, protobuf, aggregated discovery and every subresource but `status`.
+It keeps objects, versions, watches, field ownership and admission honest. It leaves out schemas and
+pruning, CEL, mutating webhooks, conversion between versions, protobuf, aggregated discovery and every
+subresource but `status`.
 """
 
 from webhook.sandbox.sandbox import Sandbox

@@ -1,7 +1,7 @@
 """Validating webhooks, called and believed as the API server does (apiserver/pkg/admission/plugin/webhook).
 
-Left out: mutating webhooks, matchPolicy (a rule meets the version of the request as it is) and matchConditions, which
-are stored and not evaluated, as by an API server before 1.27.
+Left out: mutating webhooks, matchPolicy (a rule meets the version of the request as it is) and
+matchConditions, which are stored and not evaluated, as by an API server before 1.27.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FREE_OF_SIDE_EFFECTS_ON_DRY_RUN = frozenset({"None", "NoneOnDryRun"})
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """One answer of a webhook, as the audit log tells it: annotation keys are prefixed with the webhook's name."""
+    """One answer of a webhook, as in the audit log: annotation keys are prefixed with the webhook's name."""
 
     webhook: str
     operation: str
@@ -109,7 +109,7 @@ class Admission:
     async def admit(
         self, request: Request, operation: str, new: Obj | None, old: Obj | None, options: Obj
     ) -> None:
-        """Ask all matching webhooks at once. Raises the ``ApiError`` of the first, in their order, that refuses."""
+        """Ask all matching webhooks at once. Raises the ``ApiError`` of the first, in order, that refuses."""
         if request.resource.key == _CONFIGURATIONS:
             return
         asked = [
@@ -296,7 +296,8 @@ def _refusal(status: int, body: bytes) -> str:
     if status in texts:
         return texts[status]
     if status >= 500:
-        return f'an error on the server ("{body[:2048].decode(errors="replace")}") has prevented the request from succeeding'
+        said = body[:2048].decode(errors="replace")
+        return f'an error on the server ("{said}") has prevented the request from succeeding'
     return f"the server responded with the status code {status} but did not return more information"
 
 

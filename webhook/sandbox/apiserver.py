@@ -222,7 +222,8 @@ class ApiServer:
             raise ApiError(
                 422,
                 "Invalid",
-                'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
+                'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: '
+                "is required for apply patch",
             )
         force = request.query.get("force") in {"1", "true"}
         target = request.target

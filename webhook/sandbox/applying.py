@@ -17,7 +17,8 @@ __all__ = ["applied", "applied_ownership"]
 def applied(live: Obj, configuration: Obj, manager: Manager, *, force: bool) -> Obj:
     """Return ``live`` with ``configuration`` applied: what it says is set, what it no longer says is removed.
 
-    Raises the 409 with one FieldManagerConflict per field that another manager owns with another value, unless forced.
+    Raises the 409 with one FieldManagerConflict per field that another manager owns with another value,
+    unless forced.
     """
     wanted = leaves(configuration)
     present = leaves(live)
@@ -37,7 +38,7 @@ def applied(live: Obj, configuration: Obj, manager: Manager, *, force: bool) -> 
 def applied_ownership(
     live: Obj | None, new: Obj, configuration: Obj, manager: Manager, now: str
 ) -> list[Obj]:
-    """Return managedFields after an apply: the manager owns just what it said; who was overruled loses the field."""
+    """Return managedFields after an apply: the manager owns what it said, who was overruled loses it."""
     before = leaves(live) if live else {}
     after = leaves(new)
     kept = {path for path, value in after.items() if path in before and before[path] == value}

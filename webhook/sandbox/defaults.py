@@ -25,14 +25,14 @@ _QUALIFIED_NAME = re.compile(
 )
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 _SUBDOMAIN_RULE = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
-    "and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must "
+    "start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
 _LABEL_VALUE_RULE = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
-    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
-    "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must "
+    "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for "
+    "validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
 
 
@@ -108,11 +108,16 @@ def _webhook_configuration(found: Obj) -> Obj:
     return found | {"webhooks": webhooks}
 
 
+def _secret(found: Obj) -> Obj:
+    return found | {"type": found.get("type") or "Opaque"}
+
+
 def _workload(found: Obj) -> Obj:
     return found | {"spec": {"active": True} | _without_nulls(found.get("spec") or {}, "active")}
 
 
 _DEFAULTS = {
+    ("", "secrets"): _secret,
     ("trainer.kubeflow.org", "trainjobs"): _trainjob,
     ("", "pods"): _pod,
     ("", "namespaces"): _namespace,
@@ -190,7 +195,8 @@ def _check_maps_of_strings(resource: Resource, metadata: Obj) -> None:
         kind = {bool: "bool", int: "number", float: "number", list: "array", dict: "object", str: "string"}
         raise bad_request(
             f'{resource.kind} in version "{resource.versions[0]}" cannot be handled as a {resource.kind}: '
-            f"json: cannot unmarshal {kind[type(odd)]} into Go struct field ObjectMeta.metadata.{name} of type string"
+            f"json: cannot unmarshal {kind[type(odd)]} into Go struct field ObjectMeta.metadata.{name} "
+            "of type string"
         )
 
 

@@ -82,7 +82,7 @@ def _resource_list(resources: Sequence[Resource], group: str, version: str) -> O
 
 
 def discovery(path: str, resources: Sequence[Resource]) -> Obj | None:
-    """Return the discovery document at ``path``, None where it is no such path; 404 for what is not served."""
+    """Return the discovery document at ``path``, None if it is no such path; 404 for what is not served."""
     groups = list(dict.fromkeys(resource.group for resource in resources if resource.group))
     match [part for part in path.split("/") if part]:
         case ["api"]:

@@ -1,4 +1,4 @@
-"""The failures the API server answers with, as metav1.Status (staging/src/k8s.io/apimachinery/pkg/api/errors)."""
+"""The failures the API server answers with, as metav1.Status (apimachinery/pkg/api/errors)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The OpenAPI v3 that kubectl reads before a write: which kinds take the fieldValidation parameter.
 
-Schemas are open objects, so kubectl's own validation passes everything and its merges use the types built into it.
+Schemas are open objects, so kubectl's own validation passes everything and its merges use the types built
+into it.
 """
 
 from __future__ import annotations
@@ -19,11 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["EMPTY_V2", "V2_MEDIA_TYPE", "openapi_v3"]
 
-V2_MEDIA_TYPE = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+V2_MEDIA_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 EMPTY_V2 = b"\x0a\x032.0\x12\x15\x0a\x0aKubernetes\x12\x07v1.36.0"
-"""An OpenAPI v2 document that describes nothing (swagger, info.title, info.version): kubectl before 1.29 asks for one
-in protobuf and then validates nothing by it.
-"""
+"""An OpenAPI v2 document that describes nothing: kubectl before 1.29 asks for one and validates nothing by it."""
 
 _PARAMETERS = [
     {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}

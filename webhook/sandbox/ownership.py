@@ -1,7 +1,7 @@
 """Field ownership: which manager set which field, as metadata.managedFields tells it (FieldsV1).
 
-Leaves are owned, and items of lists that have keys; a map is not owned beside its leaves unless it is empty. The
-lists with keys are known by the name of their field.
+Leaves are owned, and items of lists that have keys; a map is not owned beside its leaves unless it is
+empty. The lists with keys are known by the name of their field.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Manager:
 
 
 def item_step(field: str, item: Any) -> str | None:
-    """Return the step of a list item that has a key or is its own key (``k:{"name":"a"}``, ``v:"a"``), else None."""
+    """Return the step of a list item with a key (``k:{"name":"a"}``) or that is one (``v:"a"``), else None."""
     if field in SETS:
         return f"v:{orjson.dumps(item).decode()}"
     keys = LIST_KEYS.get(field)

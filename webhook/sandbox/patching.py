@@ -1,4 +1,4 @@
-"""JSON patch (RFC 6902), merge patch (RFC 7386) and strategic merge patch, all pure: the original is left alone."""
+"""JSON patch (RFC 6902), merge patch (RFC 7386) and strategic merge patch; the original is left alone."""
 
 from __future__ import annotations
 
@@ -182,10 +182,7 @@ def strategic_merge_patch(original: Any, patch: Any) -> Any:
         return {}
     if "$retainKeys" in patch:
         merged = {name: value for name, value in merged.items() if name in patch["$retainKeys"]}
-    for name, value in patch.items():
-        if name.startswith(_DELETE_PRIMITIVES):
-            field = name.removeprefix(_DELETE_PRIMITIVES)
-            merged[field] = [item for item in merged.get(field) or () if item not in value]
+    _delete_primitives(merged, patch)
     for name, value in patch.items():
         if name.startswith(_DIRECTIVES):
             continue
@@ -195,11 +192,22 @@ def strategic_merge_patch(original: Any, patch: Any) -> Any:
             merged[name] = _merged_list(name, merged.get(name), value)
         else:
             merged[name] = strategic_merge_patch(merged.get(name), value)
+    _order_lists(merged, patch)
+    return merged
+
+
+def _delete_primitives(merged: dict[str, Any], patch: dict[str, Any]) -> None:
+    for name, value in patch.items():
+        if name.startswith(_DELETE_PRIMITIVES):
+            field = name.removeprefix(_DELETE_PRIMITIVES)
+            merged[field] = [item for item in merged.get(field) or () if item not in value]
+
+
+def _order_lists(merged: dict[str, Any], patch: dict[str, Any]) -> None:
     for name, order in patch.items():
         field = name.removeprefix(_ORDER)
         if name.startswith(_ORDER) and isinstance(merged.get(field), list):
             merged[field] = _ordered(merged[field], order, _MERGE_KEYS.get(field))
-    return merged
 
 
 def _merged_list(name: str, original: Any, patch: list[Any]) -> list[Any]:

@@ -1,8 +1,8 @@
 """Just enough of the Kubernetes protobuf encoding to read what `kubectl create namespace` and its like send.
 
-Namespaces, service accounts, config maps and secrets; anything else is refused with 415. Answers are always JSON, which
-kubectl accepts beside protobuf. Field numbers are those of k8s.io/api/core/v1/generated.proto and
-k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto.
+Namespaces, service accounts, config maps and secrets; anything else is refused with 415. Answers are always
+JSON, which kubectl accepts beside protobuf. Field numbers are those of k8s.io/api/core/v1/generated.proto
+and k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def _content(kind: str, number: int, value: bytes) -> Obj:
 
 
 def decode_protobuf(body: bytes) -> Obj:
-    """Decode one object. Raises a 415 for a kind that is not read here, a 400 for bytes that make no sense."""
+    """Decode one object. Raises a 415 for a kind not read here, a 400 for bytes that make no sense."""
+    if not body.startswith(_MAGIC):
+        raise bad_request("the object provided is unrecognized (must be of type Object): no protobuf prefix")
     try:
-        if not body.startswith(_MAGIC):
-            raise ValueError("no magic number")
         unknown = dict(_fields(body[len(_MAGIC) :]))
         type_meta = dict(_fields(unknown[1]))
         api_version, kind = type_meta[1].decode(), type_meta[2].decode()

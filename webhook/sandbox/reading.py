@@ -29,7 +29,7 @@ _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 
 
 class View(NamedTuple):
-    """How objects are shown: whole, as a Table or as PartialObjectMetadata; in which version of their group."""
+    """How objects are shown: whole, as Table or PartialObjectMetadata; in which version of their group."""
 
     shape: str
     api_version: str | None
@@ -105,8 +105,8 @@ def _page_after(store: Store, request: Request, token: str) -> tuple[list[Record
         records = store.snapshot(request.resource.key, revision)
     except CompactedError:
         raise expired(
-            "The provided continue parameter is too old to display a consistent list result. You can start a new list "
-            "without the continue parameter."
+            "The provided continue parameter is too old to display a consistent list result. You can start a new "
+            "list without the continue parameter."
         ) from None
     return [record for record in records if record.place > start], revision
 
@@ -124,7 +124,7 @@ def _check_version(store: Store, request: Request) -> None:
 
 
 def list_encoded(store: Store, request: Request, view: View) -> bytes:
-    """Encode a list, or one page of it. Raises ``ApiError`` for selectors, versions and tokens it can't take."""
+    """Encode a list or one page of it. Raises ``ApiError`` for selectors, versions and tokens it can't take."""
     target = request.target
     resource = target.resource
     matches = _predicate(request)
@@ -267,8 +267,8 @@ def watch_encoded(
 ) -> AsyncIterator[bytes]:
     """Check a watch and return its events as lines, without end unless it has timeoutSeconds.
 
-    A version that is no longer held gives one ERROR event of code 410. With sendInitialEvents (watch-list) the state
-    comes first, closed by the annotated bookmark.
+    A version that is no longer held gives one ERROR event of code 410. With sendInitialEvents (watch-list)
+    the state comes first, closed by the annotated bookmark.
     """
     events = _Events(request, view)
     version = request.query.get("resourceVersion", "")

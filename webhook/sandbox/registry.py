@@ -86,7 +86,7 @@ def _own(request: Request, old: Obj | None, new: Obj, own: Ownership | None) -> 
 
 
 class Registry:
-    """The writes of the API. Every write goes through ``admission`` and then meets the version that was reviewed."""
+    """The writes of the API; what is stored is what ``admission`` was asked about."""
 
     def __init__(self, store: Store, admission: Admission) -> None:
         self._store = store
@@ -143,9 +143,9 @@ class Registry:
     ) -> Obj:
         """Store what ``change`` makes of the current version; ``own`` makes its managedFields of old and new.
 
-        Tried anew when the object changed while admission was asked, so that what is stored is what was reviewed
-        against what it replaces (GuaranteedUpdate of etcd3/store.go does so). Raises Conflict when the change
-        carries a resourceVersion that is not the current one.
+        Tried anew when the object changed while admission was asked, so that what is stored is what was
+        reviewed against what it replaces (GuaranteedUpdate of etcd3/store.go does so). Raises Conflict when
+        the change carries a resourceVersion that is not the current one.
         """
         resource = request.resource
         for _ in range(_ATTEMPTS):
@@ -201,11 +201,14 @@ class Registry:
         resource = target.resource
         if not isinstance(body, dict) or not isinstance(body.get("metadata") or {}, dict):
             raise bad_request("the object provided is unrecognized (must be of type Object)")
-        for name, wanted in (("apiVersion", resource.api_version(target.version)), ("kind", resource.kind)):
-            if body.get(name, wanted) != wanted:
+        api_version = resource.api_version(target.version)
+        for name, field, wanted in (
+            ("API version", "apiVersion", api_version),
+            ("kind", "kind", resource.kind),
+        ):
+            if body.get(field, wanted) != wanted:
                 raise bad_request(
-                    f"the {'API version' if name == 'apiVersion' else name} in the data ({body[name]}) does not match "
-                    f"the expected {'API version' if name == 'apiVersion' else name} ({wanted})"
+                    f"the {name} in the data ({body[field]}) does not match the expected {name} ({wanted})"
                 )
         metadata = dict(body.get("metadata") or {})
         if resource.namespaced:
@@ -218,7 +221,8 @@ class Registry:
             raise bad_request("namespace is not allowed on this type")
         if target.name and metadata.setdefault("name", target.name) != target.name:
             raise bad_request(
-                f"the name of the object ({metadata['name']}) does not match the name on the URL ({target.name})"
+                f"the name of the object ({metadata['name']}) does not match the name on the URL "
+                f"({target.name})"
             )
         for name in ("labels", "annotations"):
             if metadata.get(name, "") is None:
@@ -243,7 +247,7 @@ class Registry:
             raise forbidden(target.resource, "", why)
 
     def _merged(self, request: Request, proposed: Obj, old: Obj) -> Obj:
-        """Keep of ``proposed`` what this request may change, and count a new generation where the kind has one."""
+        """Keep of ``proposed`` what this request may change, and count the generation."""
         target = request.target
         resource = target.resource
         new = self._incoming(request, proposed)
@@ -321,7 +325,7 @@ def _grace_seconds(resource: Resource, found: Obj, given: int | None) -> int:
 
 
 def _marked(resource: Resource, record: Record, options: Mapping[str, Any]) -> Obj | None:
-    """Return the object marked for deletion, itself if nothing is to change, or None when it can go at once."""
+    """Return the object marked for deletion, itself if nothing changes, None when it can go at once."""
     found = record.object
     metadata = dict(found["metadata"])
     grace = _grace_seconds(resource, found, options.get("gracePeriodSeconds"))

@@ -70,7 +70,7 @@ class Request:
 
     @property
     def field_manager(self) -> str:
-        """The manager that owns the fields written: the one named, else the program's name (as the API server)."""
+        """The manager that owns the fields written: the one named, else the program's name."""
         return self.query.get("fieldManager") or self.user_agent.split("/", 1)[0] or "unknown"
 
 
@@ -117,7 +117,7 @@ def verb_of(method: str, target: Target, query: Mapping[str, str]) -> str:
 
 
 def decode(body: bytes, content_type: str) -> Any:
-    """Decode a body by its media type: JSON, YAML where the type says so, some protobuf. Raises 400 or 415."""
+    """Decode a body by its media type: JSON, YAML if the type says so, some protobuf. Raises 400 or 415."""
     if content_type == MEDIA_TYPE:
         return decode_protobuf(body)
     try:

@@ -15,8 +15,8 @@ __all__ = ["RESOURCES", "Resource", "served"]
 class Resource:
     """One kind; the first of ``versions`` is the preferred one.
 
-    Where more than one version is served the stored object is the same and only its apiVersion is rewritten: there is
-    no conversion.
+    Where more than one version is served the stored object is the same and only its apiVersion is
+    rewritten: there is no conversion.
     """
 
     group: str

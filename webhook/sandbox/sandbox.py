@@ -44,9 +44,10 @@ _SHUTDOWN_SECONDS = 0.5
 class Sandbox:
     """An API server on a loopback port, serving while the ``async with`` block runs.
 
-    ``without`` names what is not served: a group, a group/version, or a resource such as ``jobsets.jobset.x-k8s.io``.
-    ``services`` tells where a service reference of a webhook really listens: (namespace, name, port) to (host, port).
-    It may be changed while the sandbox runs. ``bookmark_seconds`` is how often a watch that allows bookmarks gets one.
+    ``without`` names what is not served: a group, a group/version, or a resource such as
+    ``jobsets.jobset.x-k8s.io``. ``services`` tells where a service reference of a webhook really listens:
+    (namespace, name, port) to (host, port). It may be changed while the sandbox runs. ``bookmark_seconds``
+    is how often a watch that allows bookmarks gets one.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class Sandbox:
         self._access.bans.remove(ban)
 
     def put(self, obj: Obj) -> Obj:
-        """Store ``obj`` as given: no admission, no defaults, status included. Return a copy of what is stored.
+        """Store ``obj`` as given: no admission, no defaults, status included. Return a copy of it as stored.
 
         A namespaced object without a namespace goes to ``default``; its namespace is made when there is none.
         """

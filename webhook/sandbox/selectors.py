@@ -1,4 +1,4 @@
-"""Label and field selectors (apimachinery/pkg/labels, apimachinery/pkg/fields), parsed once and asked per object."""
+"""Label and field selectors (apimachinery/pkg/labels and fields), parsed once and asked per object."""
 
 from __future__ import annotations
 

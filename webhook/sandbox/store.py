@@ -145,7 +145,7 @@ class Store:
         return record
 
     def delete(self, key: Key, namespace: str, name: str) -> Record:
-        """Remove an object; the record returned carries the revision of the deletion, as the watch event does."""
+        """Remove an object; the record returned carries the revision of the deletion."""
         previous = self._objects[key][namespace].pop(name)
         self._forget(key, previous)
         self.revision += 1

@@ -1,4 +1,4 @@
-"""What `kubectl get` shows: meta.k8s.io/v1 Tables (pkg/printers/internalversion, additionalPrinterColumns)."""
+"""What `kubectl get` shows: meta.k8s.io/v1 Tables (pkg/printers, additionalPrinterColumns)."""
 
 from __future__ import annotations
 
@@ -210,9 +210,10 @@ def table(
     include: str = "Metadata",
     headers: bool = True,
 ) -> Obj:
-    """Make the Table of some objects; ``include`` is the includeObject parameter, ``headers`` False after the first
-    event of a watch.
-    """  # noqa: D205
+    """Make the Table of some objects.
+
+    ``include`` is the includeObject parameter; ``headers`` is False after the first event of a watch.
+    """
     columns = (_NAME, *_COLUMNS.get(resource.key, (_AGE,)))
     rows: list[Obj] = []
     for found in objects:
