@@ -121,6 +121,7 @@ class ScriptedApiServer:
 
     async def __aenter__(self) -> Self:
         self._stack = AsyncExitStack()
+        self._news = asyncio.Condition()
         authority = new_authority(now=datetime.now(UTC))
         serving = authority.issue(ip_addresses=["127.0.0.1"], now=datetime.now(UTC))
         self._authority_pem, self._tls = serving.authority_pem, serving.server_context()
@@ -164,6 +165,11 @@ class ScriptedApiServer:
         path.write_text(yaml.safe_dump(document))
         return path
 
+    async def was_asked(self, resource: str, times: int = 1) -> None:
+        """Wait until a resource was read so many times."""
+        async with asyncio.timeout(20), self._news:
+            await self._news.wait_for(lambda: len(self.reads_of(resource)) >= times)
+
     def reads_of(self, resource: str) -> list[Asked]:
         return [asked for asked in self.asked if asked.resource == resource]
 
@@ -172,6 +178,8 @@ class ScriptedApiServer:
         self.asked.append(
             Asked(resource, request.path, dict(request.query), request.headers.get("Authorization"))
         )
+        async with self._news:
+            self._news.notify_all()
         handler = self.script.get(resource) or self._defaults.get(resource)
         if handler is None:
             return web.Response(status=NOT_FOUND, text="404 page not found\n")

@@ -89,6 +89,8 @@ async def _close_connections_while_draining(request: web.Request, response: web.
     # next one through the Service, to another replica.
     if request.app[LIFECYCLE].draining.is_set():
         response.force_close()
+        # aiohttp has written the headers of this response's connection before it calls this.
+        response.headers["Connection"] = "close"
 
 
 async def _healthz(_: web.Request) -> web.Response:
