@@ -10,6 +10,7 @@ from webhook.sandbox.controllers import Controllers, Process
 from webhook.sandbox.controllers.kinds import (
     JOBS,
     JOBSETS,
+    LOST,
     NODES,
     PODS,
     TRAINJOBS,
@@ -137,6 +138,23 @@ async def test_a_lost_node_keeps_its_terminating_pod_and_its_process_until_it_is
     await cluster.nodes.recover("node-0")
     await cluster.client.until(PODS, none_left)
     assert cluster.processes == ()
+
+
+async def test_an_annotation_cuts_a_node_off_and_its_removal_connects_it(cluster: Controllers) -> None:
+    processes = await run(cluster)
+    await annotate_lost(cluster, "true")
+    await cluster.client.until(NODES, lambda nodes: condition_status(nodes[0], "Ready") == "Unknown")
+    await change(cluster, suspend=True)
+    await cluster.client.until(PODS, lambda pods: len(pods) == 1)
+    assert cluster.processes == processes[:1]
+
+    await annotate_lost(cluster, None)
+    await cluster.client.until(PODS, none_left)
+    await cluster.client.until(NODES, lambda nodes: condition_status(nodes[0], "Ready") == "True")
+
+
+async def annotate_lost(cluster: Controllers, value: str | None) -> None:
+    await cluster.client.write(Patch(NODES, "", "node-0", {"metadata": {"annotations": {LOST: value}}}))
 
 
 async def test_the_out_of_service_taint_takes_the_record_and_not_the_process(cluster: Controllers) -> None:

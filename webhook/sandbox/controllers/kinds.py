@@ -8,6 +8,7 @@ from typing import Any
 Object = dict[str, Any]
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+LOST = "sandbox.interlock.dispatch.phpboyscout.uk/lost"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
@@ -91,6 +92,11 @@ def with_condition(conditions: Iterable[Object], condition: Object, now: datetim
                 kept[index] = {**condition, "lastTransitionTime": timestamp(now)}
             return kept
     return [*kept, {**condition, "lastTransitionTime": timestamp(now)}]
+
+
+def is_annotated_lost(node: Object) -> bool:
+    """Tell whether someone cut the node off with kubectl: the annotation `LOST` is `true`."""
+    return (node["metadata"].get("annotations") or {}).get(LOST) == "true"
 
 
 def has_taint(node: Object, key: str, effect: str | None = None) -> bool:

@@ -13,6 +13,7 @@ from webhook.sandbox.controllers.kinds import (
     NODES,
     PODS,
     Object,
+    is_annotated_lost,
     is_terminal,
     is_terminating,
     timestamp,
@@ -81,7 +82,8 @@ def reconcile(world: World, now: datetime, machines: Machines, grace: timedelta)
     """Decide what the kubelets start, stop and report; a silent one does nothing."""
     chains: list[Chain] = []
     processes, stop_at = dict(machines.processes), dict(machines.stop_at)
-    connected = [name for name in machines.names if name not in machines.silent]
+    lost = {node["metadata"]["name"] for node in world.all(NODES) if is_annotated_lost(node)}
+    connected = [name for name in machines.names if name not in machines.silent | lost]
     pods = {pod["metadata"]["uid"]: pod for pod in world.all(PODS)}
     for node in filter(None, (world.get(NODES, "", name) for name in connected)):
         conditions = (node.get("status") or {}).get("conditions") or []
@@ -142,7 +144,13 @@ def _running(pod: Object, now: datetime) -> Chain:
     conditions = (pod.get("status") or {}).get("conditions") or []
     for condition in ("Initialized", "Ready", "ContainersReady"):
         conditions = with_condition(conditions, {"type": condition, "status": "True"}, now)
-    status = {"phase": "Running", "startTime": timestamp(now), "conditions": conditions}
+    started = timestamp(now)
+    status = {
+        "phase": "Running",
+        "startTime": started,
+        "conditions": conditions,
+        "containerStatuses": _containers(pod, {"running": {"startedAt": started}}, ready=True),
+    }
     return status_patch(PODS, pod, status)
 
 
@@ -150,5 +158,24 @@ def _ended(pod: Object, phase: str, now: datetime) -> Chain:
     conditions = (pod.get("status") or {}).get("conditions") or []
     for condition in ("Ready", "ContainersReady"):
         conditions = with_condition(conditions, {"type": condition, "status": "False"}, now)
-    why = _EVICTED if phase == "Failed" else {}
-    return status_patch(PODS, pod, {"phase": phase, "conditions": conditions, **why})
+    failed = phase == "Failed"
+    terminated = {
+        "exitCode": 137 if failed else 0,
+        "reason": "Error" if failed else "Completed",
+        "finishedAt": timestamp(now),
+    }
+    status = {
+        "phase": phase,
+        "conditions": conditions,
+        "containerStatuses": _containers(pod, {"terminated": terminated}, ready=False),
+        **(_EVICTED if failed else {}),
+    }
+    return status_patch(PODS, pod, status)
+
+
+def _containers(pod: Object, state: Object, *, ready: bool) -> list[Object]:
+    facts = {"ready": ready, "started": ready, "restartCount": 0, "imageID": "", "state": state}
+    return [
+        {"name": container["name"], "image": container.get("image", ""), **facts}
+        for container in pod["spec"].get("containers") or ()
+    ]

@@ -15,6 +15,7 @@ from webhook.sandbox.controllers.kinds import (
     Object,
     condition_status,
     has_taint,
+    is_annotated_lost,
     is_terminal,
     is_terminating,
     timestamp,
@@ -36,7 +37,7 @@ _EFFECTS = ("NoSchedule", "NoExecute")
 def reconcile(world: World, now: datetime, silent: AbstractSet[str]) -> Plan:
     """Decide the conditions and taints of all nodes, given the names of those whose kubelet is silent."""
     nodes = world.all(NODES)
-    chains = [_chain(node, now, silent=node["metadata"]["name"] in silent) for node in nodes]
+    chains = [_chain(node, now, silent=_is_silent(node, silent)) for node in nodes]
     evicting = {node["metadata"]["name"] for node in nodes if has_taint(node, OUT_OF_SERVICE, "NoExecute")}
     evicted: list[Chain] = [
         [delete(PODS, pod)]
@@ -44,6 +45,10 @@ def reconcile(world: World, now: datetime, silent: AbstractSet[str]) -> Plan:
         if pod["spec"].get("nodeName") in evicting and not is_terminal(pod) and not is_terminating(pod)
     ]
     return plan([*chains, *evicted])
+
+
+def _is_silent(node: Object, silent: AbstractSet[str]) -> bool:
+    return node["metadata"]["name"] in silent or is_annotated_lost(node)
 
 
 def _chain(node: Object, now: datetime, *, silent: bool) -> Chain:
