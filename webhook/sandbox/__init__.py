@@ -1,4 +1,4 @@
-"""An in-memory Kubernetes API server for the demo and the tests, good enough for kubectl and client libraries.
+"""An in-memory Kubernetes API server for the demo and the tests, good enough for kubectl and kubernetes.aio.
 
 It keeps objects, versions, watches, field ownership and admission honest. It leaves out schemas and
 pruning, CEL, mutating webhooks, conversion between versions, protobuf, aggregated discovery and every

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from webhook.sandbox.applying import applied, applied_ownership
 from webhook.sandbox.discovery import VERSION, discovery
-from webhook.sandbox.errors import ApiError, bad_request, too_large, unsupported_media_type
+from webhook.sandbox.errors import ApiError, PageNotFoundError, bad_request, too_large, unsupported_media_type
 from webhook.sandbox.faults import Faults
 from webhook.sandbox.openapi import EMPTY_V2, V2_MEDIA_TYPE, openapi_v3
 from webhook.sandbox.ownership import Manager
@@ -107,6 +107,7 @@ class ApiServer:
         return application
 
     async def _answer(self, incoming: web.Request, stopping: asyncio.Event) -> web.StreamResponse:
+        warnings: list[str] = []
         try:
             if incoming.path in {"/healthz", "/readyz", "/livez"}:
                 return web.Response(text="ok")
@@ -119,17 +120,17 @@ class ApiServer:
             target = find_target(incoming.path, self._resources)
             verb = verb_of(incoming.method, target, incoming.query)
             agent = incoming.headers.get("User-Agent", "")
-            request = Request(verb, target, incoming.query, user, agent)
+            request = Request(verb, target, incoming.query, user, agent, warnings)
             self._note(request)
             fault = self.faults.meeting(request)
             if fault is not None:
                 return await self._fail(incoming, request, fault, stopping)
             self._access.authorize(request)
             return await self._serve(incoming, request, stopping)
+        except PageNotFoundError as error:
+            return web.Response(text=f"{error.message}\n", status=404)
         except ApiError as error:
-            if not error.reason and error.code == 404:
-                return web.Response(text=f"{error.message}\n", status=404)
-            return _json(orjson.dumps(error.status()), error.code)
+            return _warning_headers(_json(orjson.dumps(error.status()), error.code), warnings)
         except web.HTTPRequestEntityTooLarge:
             return _json(orjson.dumps(too_large(BODY_LIMIT).status()), 413)
 

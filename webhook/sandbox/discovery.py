@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from webhook.sandbox.errors import page_not_found
+from webhook.sandbox.errors import PageNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,7 +72,7 @@ def _api_resources(resource: Resource, version: str) -> list[Obj]:
 def _resource_list(resources: Sequence[Resource], group: str, version: str) -> Obj:
     found = [resource for resource in resources if resource.group == group and version in resource.versions]
     if not found:
-        raise page_not_found()
+        raise PageNotFoundError
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
@@ -95,7 +95,7 @@ def discovery(path: str, resources: Sequence[Resource]) -> Obj | None:
             }
         case ["apis", group]:
             if group not in groups:
-                raise page_not_found()
+                raise PageNotFoundError
             return {"kind": "APIGroup", "apiVersion": "v1"} | _group(resources, group)
         case ["api", version]:
             return _resource_list(resources, "", version)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ApiError",
+    "PageNotFoundError",
     "already_exists",
     "bad_request",
     "conflict",
@@ -20,7 +21,6 @@ __all__ = [
     "invalid",
     "method_not_allowed",
     "not_found",
-    "page_not_found",
     "precondition_failed",
     "too_large",
     "too_large_resource_version",
@@ -52,6 +52,13 @@ class ApiError(Exception):
         return status
 
 
+class PageNotFoundError(ApiError):
+    """404 as plain text: no such path, so also no such API group."""
+
+    def __init__(self) -> None:
+        super().__init__(404, "", "404 page not found")
+
+
 def _details(resource: Resource, name: str) -> dict[str, Any]:
     details = {"name": name, "group": resource.group, "kind": resource.plural}
     return {key: value for key, value in details.items() if value}
@@ -60,11 +67,6 @@ def _details(resource: Resource, name: str) -> dict[str, Any]:
 def not_found(resource: Resource, name: str) -> ApiError:
     """404 for an object that does not exist."""
     return ApiError(404, "NotFound", f'{resource.qualified} "{name}" not found', _details(resource, name))
-
-
-def page_not_found() -> ApiError:
-    """404 as plain text: no such path, so also no such API group."""
-    return ApiError(404, "", "404 page not found")
 
 
 def already_exists(resource: Resource, name: str) -> ApiError:

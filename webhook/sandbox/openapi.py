@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from webhook.sandbox.discovery import versions_of
-from webhook.sandbox.errors import page_not_found
+from webhook.sandbox.errors import PageNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ __all__ = ["EMPTY_V2", "V2_MEDIA_TYPE", "openapi_v3"]
 
 V2_MEDIA_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 EMPTY_V2 = b"\x0a\x032.0\x12\x15\x0a\x0aKubernetes\x12\x07v1.36.0"
-"""An OpenAPI v2 document that describes nothing: kubectl before 1.29 asks for one and validates nothing by it."""
+"""An OpenAPI v2 document that describes nothing, so that kubectl before 1.29 validates nothing by it."""
 
 _PARAMETERS = [
     {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
@@ -82,6 +82,6 @@ def openapi_v3(path: str, resources: Sequence[Resource]) -> Obj | None:
                 resource for resource in resources if resource.group == group and version in resource.versions
             ]
             if not found:
-                raise page_not_found()
+                raise PageNotFoundError
             return _document(found, "/".join(base), version)
     return None

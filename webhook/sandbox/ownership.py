@@ -72,7 +72,7 @@ class Manager:
 
 
 def item_step(field: str, item: Any) -> str | None:
-    """Return the step of a list item with a key (``k:{"name":"a"}``) or that is one (``v:"a"``), else None."""
+    """Return the step of an item with a key (``k:{"name":"a"}``) or that is one (``v:"a"``), else None."""
     if field in SETS:
         return f"v:{orjson.dumps(item).decode()}"
     keys = LIST_KEYS.get(field)

@@ -105,8 +105,8 @@ def _page_after(store: Store, request: Request, token: str) -> tuple[list[Record
         records = store.snapshot(request.resource.key, revision)
     except CompactedError:
         raise expired(
-            "The provided continue parameter is too old to display a consistent list result. You can start a new "
-            "list without the continue parameter."
+            "The provided continue parameter is too old to display a consistent list result. "
+            "You can start a new list without the continue parameter."
         ) from None
     return [record for record in records if record.place > start], revision
 
@@ -124,7 +124,7 @@ def _check_version(store: Store, request: Request) -> None:
 
 
 def list_encoded(store: Store, request: Request, view: View) -> bytes:
-    """Encode a list or one page of it. Raises ``ApiError`` for selectors, versions and tokens it can't take."""
+    """Encode a list or a page of it. Raises ``ApiError`` for selectors, versions and tokens it can't take."""
     target = request.target
     resource = target.resource
     matches = _predicate(request)

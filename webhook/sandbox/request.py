@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import yaml
 
-from webhook.sandbox.errors import bad_request, method_not_allowed, page_not_found
+from webhook.sandbox.errors import PageNotFoundError, bad_request, method_not_allowed
 from webhook.sandbox.protobuf import MEDIA_TYPE, decode_protobuf
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _split_group(parts: list[str]) -> tuple[str, str, list[str]]:
             return "", version, rest
         case ["apis", group, version, *rest]:
             return group, version, rest
-    raise page_not_found()
+    raise PageNotFoundError
 
 
 def find_target(path: str, resources: Iterable[Resource]) -> Target:
@@ -90,17 +90,17 @@ def find_target(path: str, resources: Iterable[Resource]) -> Target:
     if len(rest) >= 3 and rest[0] == "namespaces" and rest[2] not in {"status", "finalize"}:
         namespace, rest = rest[1], rest[2:]
     if not rest or len(rest) > 3:
-        raise page_not_found()
+        raise PageNotFoundError
     plural, name, subresource = (*rest, "", "")[:3]
     for resource in resources:
         if resource.group == group and resource.plural == plural and version in resource.versions:
             break
     else:
-        raise page_not_found()
-    if namespace and not resource.namespaced:
-        raise page_not_found()
+        raise PageNotFoundError
+    if resource.namespaced is not bool(namespace) and (namespace or name):
+        raise PageNotFoundError
     if subresource and not (subresource == "status" and resource.has_status):
-        raise page_not_found()
+        raise PageNotFoundError
     return Target(resource, version, namespace, name, subresource)
 
 

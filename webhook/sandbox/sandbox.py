@@ -176,7 +176,7 @@ class Sandbox:
         A namespaced object without a namespace goes to ``default``; its namespace is made when there is none.
         """
         resource = self._resource_of(obj)
-        found = copy_of(obj)
+        found = copy_of(obj) | {"apiVersion": resource.api_version()}
         metadata = found.setdefault("metadata", {})
         if resource.namespaced:
             self._ensure_namespace(metadata.setdefault("namespace", "default"))
