@@ -304,9 +304,10 @@ def serving_certificate(settings: Settings) -> ServingCertificate:
         ValueError: only one of the two files is set.
     """
     if settings.tls_cert_file and settings.tls_key_file:
-        chain = settings.tls_cert_file.read_bytes()
         return ServingCertificate(
-            certificate_pem=chain, key_pem=settings.tls_key_file.read_bytes(), authority_pem=chain
+            certificate_pem=settings.tls_cert_file.read_bytes(),
+            key_pem=settings.tls_key_file.read_bytes(),
+            authority_pem=(settings.tls_ca_file or settings.tls_cert_file).read_bytes(),
         )
     if settings.tls_cert_file or settings.tls_key_file:
         raise ValueError("only one of tls_cert_file and tls_key_file is set, expected both or none")

@@ -53,6 +53,9 @@ class Settings(BaseSettings):
         None, description="Serving certificate (PEM, with its chain); without it one is made at each start."
     )
     tls_key_file: Path | None = Field(None, description="Private key of tls_cert_file (PEM).")
+    tls_ca_file: Path | None = Field(
+        None, description="CA of tls_cert_file (PEM), published with --url; else tls_cert_file itself."
+    )
     dns_names: str = Field(
         "", description="Names that a self-made certificate is valid for beside the URL's, comma-separated."
     )
