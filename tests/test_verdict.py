@@ -176,6 +176,13 @@ def test_a_jobset_is_not_finished_by_an_empty_terminal_state() -> None:
     ]
 
 
+@pytest.mark.parametrize("condition", ["Completed", "Failed"])
+def test_a_jobset_older_than_terminal_state_is_not_known_to_be_finished(condition: str) -> None:
+    assert read_unsettled_jobset(jobset(suspend=False, conditions={condition: "True"})) == [
+        Unsettled("JobSet", "llama", suspended=False)
+    ]
+
+
 @pytest.mark.parametrize("condition", ["Complete", "Failed"])
 @pytest.mark.parametrize("suspend", [True, False, None])
 def test_a_finished_job_is_settled(condition: str, suspend: bool | None) -> None:
