@@ -106,7 +106,7 @@ class Client:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._access.tls, limit=0),
-            headers={"User-Agent": self._user_agent, "Accept": "application/json", **self._access.headers},
+            headers={"User-Agent": self._user_agent, **self._access.headers},
         )
         return self
 
@@ -123,7 +123,7 @@ class Client:
         *,
         body: Any = None,
         content_type: str = "application/json",
-        query: Mapping[str, str] | None = None,
+        accept: str = "application/json",
     ) -> Any:
         """Make a request and return the decoded answer.
 
@@ -133,9 +133,8 @@ class Client:
         async with self._open.request(
             method,
             self._access.server + path,
-            params=query or {},
             data=None if body is None else orjson.dumps(body),
-            headers={} if body is None else {"Content-Type": content_type},
+            headers={"Accept": accept} | ({} if body is None else {"Content-Type": content_type}),
             timeout=_ANSWER,
         ) as response:
             return _decoded(response.status, await response.read())

@@ -1,0 +1,460 @@
+"""`python -m webhook.sandbox.demo`: the story of the rule in a terminal, told by the real guard.
+
+Every step is asserted; one that is not as told ends the demo with a sentence and exit code 1. What was
+started is always stopped.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import textwrap
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO, cast
+
+import aiohttp
+import orjson
+
+from webhook.sandbox import Sandbox
+from webhook.sandbox.controllers import ApiError, Controllers, Process
+from webhook.sandbox.controllers.kinds import (
+    JOBS,
+    JOBSETS,
+    LOST,
+    OUT_OF_SERVICE,
+    PODS,
+    TRAINJOBS,
+    Kind,
+    Object,
+    condition_status,
+    is_terminating,
+)
+from webhook.sandbox.kubectl import (
+    Answer,
+    Command,
+    Kubectl,
+    OverHttp,
+    Runner,
+    create,
+    get_pods,
+    patch_trainjob,
+    taint,
+)
+
+_A_KEY = "dispatch.phpboyscout.uk/a"
+_MANIFEST = f"""\
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata:
+  name: llama
+  annotations:
+    {_A_KEY}: "1"
+spec:
+  runtimeRef:
+    name: torch-distributed
+  trainer:
+    numNodes: 2
+"""
+_DENIED = 'admission webhook "readmission.interlock.dispatch.phpboyscout.uk" denied the request: '
+_SECONDS_TO_READY = 30.0
+_GRACE_SECONDS = 1.0
+_BACKOFF_SECONDS = 10.0
+"""As the first one of the real Job controller."""
+
+_TO_TRY = f"""\
+llama runs; the guard, the controllers and the nodes go on until Ctrl-C. Things to try:
+
+# what there is
+kubectl get nodes,trainjobs,jobsets,jobs,pods -o wide
+# raising A is a re-admission, too
+kubectl annotate trainjob llama {_A_KEY}=99 --overwrite
+# so is deleting and re-creating
+kubectl get trainjob llama -o yaml | kubectl replace --force -f -
+# suspend and resume
+kubectl patch trainjob llama --type merge -p '{{"spec":{{"suspend":true}}}}'
+kubectl patch trainjob llama --type merge -p '{{"spec":{{"suspend":false}}}}'
+# lose a node, and get it back
+kubectl annotate node node-0 {LOST}=true
+kubectl annotate node node-0 {LOST}-
+"""
+
+
+class NotAsToldError(Exception):
+    """A step of the story went otherwise; the message says how."""
+
+
+@dataclass
+class Terminal:
+    """Where the story is told; escape sequences only where a person reads them."""
+
+    out: TextIO
+    styled: bool
+
+    @classmethod
+    def of(cls, out: TextIO) -> "Terminal":
+        """Style a TTY, unless NO_COLOR is set or the terminal is dumb."""
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+        return cls(out, styled=out.isatty() and not plain)
+
+    def title(self, text: str) -> None:
+        """Begin a step."""
+        self._write(self._in(1, text) + "\n")
+
+    def say(self, text: str) -> None:
+        """Tell something in the operator's words."""
+        self._write(textwrap.fill(text, 96, break_long_words=False, break_on_hyphens=False) + "\n")
+
+    def show(self, text: str) -> None:
+        """Show a text as it is."""
+        self._write(text)
+
+    def command(self, line: str) -> None:
+        """Show what is typed."""
+        self._write(self._in(1, f"$ {line}"))
+
+    def printed(self, answer: Answer) -> None:
+        """Show what a command printed."""
+        self._write((answer.text if answer.ok else self._in(31, answer.text)) + "\n")
+
+    def _in(self, code: int, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.styled else text
+
+    def _write(self, text: str) -> None:
+        print(text, file=self.out, flush=True)
+
+
+@dataclass
+class Story:
+    """The five steps, told with a cluster and an operator's kubectl."""
+
+    cluster: Controllers
+    runner: Runner
+    terminal: Terminal
+    directory: Path
+
+    async def tell(self) -> None:
+        """Tell it. Raises `NotAsToldError`."""
+        await self._first_admission()
+        lost = await self._suspended_with_a_node_lost()
+        await self._resume_denied(lost)
+        await self._confirmed_down(lost)
+        await self._stalled_controller()
+
+    async def _first_admission(self) -> None:
+        self.terminal.title("1. llama is admitted: A, the admission number, is 1.")
+        manifest = self.directory / "llama.yaml"
+        manifest.write_text(_MANIFEST)
+        self.terminal.show(textwrap.indent(_MANIFEST, "    "))
+        await self._allowed(create(manifest))
+        await self._two_run()
+        await self._type(get_pods())
+
+    async def _suspended_with_a_node_lost(self) -> Process:
+        lost = self.cluster.processes[-1]
+        self.terminal.title(f"2. {lost.node} is lost, and llama is suspended.")
+        await self.cluster.nodes.lose(lost.node)
+        await self._allowed(_suspend())
+        await self._confirmed_suspended()
+        await self._until(PODS, lambda pods: len(pods) == 1, "one pod is left")
+        await self._type(get_pods())
+        if [process.pod for process in self.cluster.processes] != [lost.pod]:
+            raise NotAsToldError(f"{lost.pod} should be all that runs, but this does: {self._running()}")
+        self.terminal.say(
+            f"The pod on the live node is gone. {lost.pod} stays Terminating: only the kubelet of "
+            f"{lost.node} could stop it, and nobody reaches that. Its process runs on, and may be writing a "
+            f"checkpoint."
+        )
+        return lost
+
+    async def _resume_denied(self, lost: Process) -> None:
+        self.terminal.title("3. Somebody resumes llama. A second execution would write the same checkpoint.")
+        answer = await self._type(_resume(2))
+        self._expect(
+            answer,
+            f"Error from server (PodsRemain): {_DENIED}waiting for pods of the previous execution to go: "
+            f"{lost.pod} on {lost.node} (Ready=Unknown)",
+        )
+        await self._until(
+            TRAINJOBS,
+            lambda jobs: jobs[0]["spec"]["suspend"] and jobs[0]["metadata"]["annotations"][_A_KEY] == "1",
+            "llama is as it was",
+        )
+        self.terminal.say(
+            "Denied, and nothing was changed: llama is suspended and A is still 1. It is a call to retry, "
+            "and the message says what it waits for."
+        )
+
+    async def _confirmed_down(self, lost: Process) -> None:
+        self.terminal.title(f"4. The operator makes sure that {lost.node} is down, and says so.")
+        await self.cluster.nodes.power_off(lost.node)
+        self.terminal.say(
+            f"{lost.node} is powered off: its processes have ended for certain. The out-of-service taint "
+            "tells Kubernetes, which then lets go of the pods."
+        )
+        await self._allowed(taint(lost.node, OUT_OF_SERVICE, "nodeshutdown", "NoExecute"))
+        await self._until(PODS, lambda pods: not pods, "no pod is left")
+        await self._type(get_pods())
+        await self._admitted(2)
+
+    async def _stalled_controller(self) -> None:
+        self.terminal.title("5. Nothing runs, and yet it is too early: a controller hangs.")
+        self.terminal.say(
+            "The JobSet controller hangs. llama is suspended; that reaches its JobSet, but not the Job. Both "
+            "pods fail. The Job, never told to stop, waits out its backoff before it starts new ones."
+        )
+        self.cluster.jobset.stall()
+        await self._allowed(_suspend())
+        await self._until(JOBSETS, lambda found: found[0]["spec"]["suspend"], "the JobSet is to be suspended")
+        for process in self.cluster.processes:
+            await self.cluster.pods.fail(process.namespace, process.pod)
+        await self._type(get_pods())
+        self._expect_nothing_runs()
+        answer = await self._type(_resume(3))
+        self._expect(
+            answer, f"Error from server (ExecutionNotStopped): {_DENIED}", "Job llama-node-0 is not suspended"
+        )
+        self.terminal.say(
+            "Denied although no pod remains: the Job is about to start pods of A=2 again, and A=3 would come "
+            "beside them. Then the JobSet controller goes on and suspends the Job, and the next try is let "
+            "through; the new pods start after what is left of the backoff."
+        )
+        self.cluster.jobset.proceed()
+        await self._confirmed_suspended()
+        await self._admitted(3)
+        self.terminal.say(
+            "As told: two resumes were denied, and each was let through once nothing of the execution before "
+            "it could run any more."
+        )
+
+    async def _admitted(self, a: int) -> None:
+        """Resume with a new A, when nothing of the previous execution runs: the claim of the whole story."""
+        self._expect_nothing_runs()
+        await self._allowed(_resume(a))
+        await self._two_run()
+        await self._type(get_pods())
+
+    async def _two_run(self) -> None:
+        await self._until(
+            PODS,
+            lambda pods: (
+                sum(pod.get("status", {}).get("phase") == "Running" for pod in pods) == 2
+                and not any(map(is_terminating, pods))
+            ),
+            "two pods run",
+        )
+
+    async def _confirmed_suspended(self) -> None:
+        for kind in (TRAINJOBS, JOBSETS, JOBS):
+            await self._until(
+                kind,
+                lambda items: all(condition_status(item, "Suspended") == "True" for item in items),
+                f"the {kind.name} is suspended",
+            )
+
+    async def _until(self, kind: Kind, reached: Callable[[list[Object]], bool], told: str) -> None:
+        try:
+            await self.cluster.client.until(kind, reached, seconds=20)
+        except TimeoutError as timeout:
+            raise NotAsToldError(f"it did not come to pass that {told}: {timeout}") from timeout
+
+    async def _type(self, command: Command) -> Answer:
+        self.terminal.command(command.line)
+        try:
+            answer = await self.runner.run(command)
+        except (OSError, TimeoutError, aiohttp.ClientError) as error:
+            raise NotAsToldError(f"{command.line} could not be run: {error!r}") from error
+        self.terminal.printed(answer)
+        return answer
+
+    async def _allowed(self, command: Command) -> None:
+        answer = await self._type(command)
+        if not answer.ok:
+            raise NotAsToldError(f"{command.line} should have been allowed")
+
+    def _expect(self, answer: Answer, beginning: str, *parts: str) -> None:
+        if answer.ok:
+            raise NotAsToldError("this should have been denied")
+        missing = [] if answer.text.startswith(beginning) else [beginning]
+        missing += [part for part in parts if part not in answer.text]
+        if missing:
+            raise NotAsToldError(f"the denial should have said: {' … '.join(missing)}")
+
+    def _expect_nothing_runs(self) -> None:
+        if self.cluster.processes:
+            raise NotAsToldError(f"nothing should run any more, but this does: {self._running()}")
+
+    def _running(self) -> str:
+        return ", ".join(f"{p.pod} on {p.node}" for p in self.cluster.processes) or "nothing"
+
+
+def _suspend() -> Command:
+    return patch_trainjob("llama", {"spec": {"suspend": True}})
+
+
+def _resume(a: int) -> Command:
+    body = {"metadata": {"annotations": {_A_KEY: str(a)}}, "spec": {"suspend": False}}
+    return patch_trainjob("llama", body)
+
+
+@asynccontextmanager
+async def guarding(kubeconfig: Path) -> AsyncIterator[str]:
+    """Run the guard as a process of its own, registered with the API server; yield its URL once it is ready.
+
+    Raises `NotAsToldError` with the end of its log when it does not become ready.
+    """
+    url = f"https://127.0.0.1:{_free_port()}"
+    arguments = (
+        "--host",
+        "127.0.0.1",
+        "--port",
+        url.rpartition(":")[2],
+        "--url",
+        url,
+        "--drain-seconds",
+        "0",
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "webhook.cli", "serve", *arguments, "--kubeconfig", str(kubeconfig)),
+        env={name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        limit=2**20,
+    )
+    log = cast("asyncio.StreamReader", process.stderr)
+    reading: asyncio.Task[None] | None = None
+    try:
+        await _ready(log)
+        # The pipe is read on, or a full one would stop the guard.
+        reading = asyncio.create_task(_drain(log))
+        yield url
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        try:
+            async with asyncio.timeout(5):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        if reading is not None:
+            await reading
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+async def _ready(log: asyncio.StreamReader) -> None:
+    last: deque[str] = deque(maxlen=10)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_SECONDS_TO_READY):
+            async for line in log:
+                last.append(line.decode(errors="replace").rstrip())
+                with contextlib.suppress(orjson.JSONDecodeError):
+                    event = orjson.loads(line)
+                    if isinstance(event, dict) and event.get("event") == "ready":
+                        return
+    raise NotAsToldError("the guard did not become ready; the end of its log:\n" + "\n".join(last))
+
+
+async def _drain(log: asyncio.StreamReader) -> None:
+    while await log.read(2**16):
+        pass
+
+
+async def demo(kubectl: str | None, *, keep: bool, terminal: Terminal) -> None:
+    """Start everything, tell the story, stop everything. Raises `NotAsToldError`."""
+    with tempfile.TemporaryDirectory(prefix="interlock-demo-") as name:
+        directory = Path(name)
+        kubeconfig = directory / "kubeconfig"
+        async with Sandbox() as sandbox:
+            sandbox.write_kubeconfig(kubeconfig)
+            terminal.say(
+                "TrainJob Interlock: nothing re-admits a TrainJob while any pod of it may still run."
+            )
+            async with (
+                Controllers(
+                    sandbox.kubeconfig(user="controllers"),
+                    grace_seconds=_GRACE_SECONDS,
+                    backoff_seconds=_BACKOFF_SECONDS,
+                ) as cluster,
+                guarding(kubeconfig) as url,
+            ):
+                terminal.say(
+                    f"On this machine: an in-memory API server, stand-ins for the controllers and two nodes, "
+                    f"and the real guard at {url}. {_how(kubectl)}"
+                )
+                runner = Kubectl(kubectl, kubeconfig, directory) if kubectl else OverHttp(cluster.client)
+                await Story(cluster, runner, terminal, directory).tell()
+                if keep:
+                    await _give_back(cluster)
+                    terminal.show(f"export KUBECONFIG={kubeconfig}\n\n{_TO_TRY}")
+                    await asyncio.Event().wait()
+
+
+def _how(kubectl: str | None) -> str:
+    if kubectl:
+        return f"Commands are run by {kubectl}."
+    return (
+        "There is no kubectl on PATH: the same requests are made over HTTP, and what kubectl would print is "
+        "shown."
+    )
+
+
+async def _give_back(cluster: Controllers) -> None:
+    for node in sorted(cluster.machines.silent):
+        await cluster.nodes.recover(node)
+        await cluster.nodes.untaint_out_of_service(node)
+
+
+async def _interruptibly(kubectl: str | None, *, keep: bool, terminal: Terminal) -> int:
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("not called in a task")
+
+    def stop() -> None:
+        # Once: a second Ctrl-C must not break off the stopping.
+        if not task.cancelling():
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    try:
+        await demo(kubectl, keep=keep, terminal=terminal)
+    except NotAsToldError as error:
+        sys.stderr.write(f"\ndemo: not as told: {error}\n")
+        return 1
+    except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
+        sys.stderr.write(f"\ndemo: could not go on: {error!r}\n")
+        return 1
+    except asyncio.CancelledError:
+        sys.stderr.write("\ndemo: stopped\n")
+        return 0 if keep else 130
+    return 0
+
+
+def main() -> None:
+    """Read the options, tell the story and exit with 0 when every step was as told."""
+    parser = argparse.ArgumentParser(prog="python -m webhook.sandbox.demo", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave everything running, until Ctrl-C")
+    parser.add_argument("--kubectl", metavar="PATH", help="the kubectl to use; else the one on PATH, if any")
+    options = parser.parse_args()
+    kubectl = options.kubectl or shutil.which("kubectl")
+    terminal = Terminal.of(sys.stdout)
+    raise SystemExit(asyncio.run(_interruptibly(kubectl, keep=options.keep, terminal=terminal)))
+
+
+if __name__ == "__main__":
+    main()
