@@ -199,7 +199,7 @@ def test_what_kubernetes_refuses_as_a_label_key(key: str) -> None:
 
 
 def test_an_execution_is_read_from_the_labels_of_the_trainjob() -> None:
-    assert read(trainjob(labels=execution_labels("j-1", "s-1"))).executions == {Execution("j-1", "s-1")}
+    assert set(read(trainjob(labels=execution_labels("j-1", "s-1"))).executions) == {Execution("j-1", "s-1")}
 
 
 def test_an_execution_is_read_from_the_pod_labels_of_each_patch() -> None:
@@ -207,7 +207,10 @@ def test_an_execution_is_read_from_the_pod_labels_of_each_patch() -> None:
         patch(pods={"labels": execution_labels("j-1", "s-1")}),
         patch(KUEUE, pods={"labels": execution_labels("j-1", "s-2")}),
     ]
-    assert read(trainjob(patches=patches)).executions == {Execution("j-1", "s-1"), Execution("j-1", "s-2")}
+    assert set(read(trainjob(patches=patches)).executions) == {
+        Execution("j-1", "s-1"),
+        Execution("j-1", "s-2"),
+    }
 
 
 def test_an_execution_is_read_from_each_replicated_job_of_a_patch() -> None:
@@ -216,14 +219,16 @@ def test_an_execution_is_read_from_each_replicated_job_of_a_patch() -> None:
     jobset["replicatedJobs"] += patch(pods={"labels": execution_labels("j-2", "s-2")})["trainingRuntimeSpec"][
         "template"
     ]["spec"]["replicatedJobs"]
-    assert {Execution("j-1", "s-1"), Execution("j-2", "s-2")} <= read(trainjob(patches=[labelled])).executions
+    assert {Execution("j-1", "s-1"), Execution("j-2", "s-2")} <= set(
+        read(trainjob(patches=[labelled])).executions
+    )
 
 
 def test_the_halves_of_an_execution_may_stand_in_different_places() -> None:
     document = trainjob(
         labels={JOB_ID_LABEL: "j-1"}, patches=[patch(pods={"labels": {SUBMISSION_LABEL: "s-1"}})]
     )
-    assert read(document).executions == {Execution("j-1", "s-1")}
+    assert set(read(document).executions) == {Execution("j-1", "s-1")}
 
 
 def test_the_halves_of_an_execution_may_stand_in_different_patches() -> None:
@@ -231,29 +236,29 @@ def test_the_halves_of_an_execution_may_stand_in_different_patches() -> None:
         patch(pods={"labels": {JOB_ID_LABEL: "j-1"}}),
         patch(KUEUE, pods={"labels": {SUBMISSION_LABEL: "s-1"}}),
     ]
-    assert read(trainjob(patches=patches)).executions == {Execution("j-1", "s-1")}
+    assert set(read(trainjob(patches=patches)).executions) == {Execution("j-1", "s-1")}
 
 
 def test_a_patch_that_overrides_one_half_makes_an_execution_with_each() -> None:
     document = trainjob(
         labels=execution_labels("j-1", "s-1"), patches=[patch(pods={"labels": {SUBMISSION_LABEL: "s-2"}})]
     )
-    assert read(document).executions == {Execution("j-1", "s-1"), Execution("j-1", "s-2")}
+    assert set(read(document).executions) == {Execution("j-1", "s-1"), Execution("j-1", "s-2")}
 
 
 @pytest.mark.parametrize("label", [JOB_ID_LABEL, SUBMISSION_LABEL])
 def test_one_half_alone_is_no_execution(label: str) -> None:
-    assert read(trainjob(labels={label: "1"})).executions == frozenset()
+    assert set(read(trainjob(labels={label: "1"})).executions) == frozenset()
 
 
 @pytest.mark.parametrize("holder", ["jobset", "job"])
 def test_labels_that_no_pod_takes_over_are_no_execution(holder: str) -> None:
     metadata: Document = {holder: {"labels": execution_labels()}}
-    assert read(trainjob(patches=[patch(**metadata)])).executions == frozenset()
+    assert set(read(trainjob(patches=[patch(**metadata)])).executions) == frozenset()
 
 
 def test_annotations_are_no_execution() -> None:
-    assert read(trainjob(annotations=execution_labels())).executions == frozenset()
+    assert set(read(trainjob(annotations=execution_labels())).executions) == frozenset()
 
 
 @pytest.mark.parametrize("value", HOSTILE_VALUES.values(), ids=HOSTILE_VALUES)
@@ -272,7 +277,7 @@ def test_an_execution_with_an_empty_value_can_be_on_a_pod() -> None:
     ("document", "message"),
     [
         (trainjob() | {"metadata": "x"}, "metadata is 'x', expected an object"),
-        (trainjob() | {"spec": []}, "spec is [], expected an object"),
+        (trainjob() | {"spec": []}, "spec is a list, expected an object"),
         (with_spec(suspend="false"), "spec.suspend is 'false', expected true or false"),
         (with_spec(suspend=0), "spec.suspend is 0, expected true or false"),
         (with_spec(suspend="y" * 100), f"spec.suspend is '{'y' * 78}…, expected true or false"),
@@ -286,13 +291,13 @@ def test_an_execution_with_an_empty_value_can_be_on_a_pod() -> None:
             trainjob(patches=[patch(pods={"labels": "x"})]),
             f"{POD_TEMPLATE}.metadata.labels is 'x', expected an object",
         ),
-        (trainjob(metadata={"labels": ["x"]}), "metadata.labels is ['x'], expected an object"),
+        (trainjob(metadata={"labels": ["x"]}), "metadata.labels is a list, expected an object"),
         (trainjob(metadata={"annotations": 1}), "metadata.annotations is 1, expected an object"),
         (trainjob(metadata={"name": 1}), "metadata.name is 1, expected a string"),
-        (trainjob(metadata={"namespace": []}), "metadata.namespace is [], expected a string"),
+        (trainjob(metadata={"namespace": []}), "metadata.namespace is a list, expected a string"),
         (
             trainjob(metadata={"labels": {JOB_ID_LABEL: 1}}),
-            "the label dispatch.phpboyscout.uk/job-id is 1, expected a string",
+            "metadata.labels.dispatch.phpboyscout.uk/job-id is 1, expected a string",
         ),
     ],
 )
@@ -307,7 +312,6 @@ def with_replicated_job(replicated_job: Document) -> Document:
     return with_spec(runtimePatches=[{"trainingRuntimeSpec": {"template": template}}])
 
 
-@pytest.mark.xfail(reason="the last field of the path is said twice")
 @pytest.mark.parametrize(
     ("document", "path"),
     [
@@ -334,7 +338,6 @@ def test_a_template_of_another_type_is_named(document: Document, path: str) -> N
     assert str(raised.value) == f"{path} is 1, expected an object"
 
 
-@pytest.mark.xfail(reason="repr() of a deeply nested value raises RecursionError", raises=RecursionError)
 def test_a_value_as_deep_as_json_gets_is_called_unreadable() -> None:
     with pytest.raises(UnreadableTrainJobError):
         read(with_spec(suspend=orjson.loads("[" * 1000 + "]" * 1000)))

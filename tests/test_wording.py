@@ -213,7 +213,7 @@ def test_a_pod_is_named_with_the_state_of_its_node_unless_that_is_plainly_ready(
     assert wording.remaining_pod(pod) == words
 
 
-def bad_admission_number(value: object) -> str:
+def bad_admission_number(value: str) -> str:
     return wording.bad_admission_number(
         BadAdmissionNumber(WrittenA("metadata.labels", value)), a_key=DEFAULT_A_KEY
     )

@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -94,9 +94,11 @@ class Credentials:
             self._find_kubeconfig()
         try:
             if self.in_cluster:
-                config.load_incluster_config(client_configuration=self.configuration)
+                config.load_incluster_config(  # type: ignore[no-untyped-call]
+                    client_configuration=self.configuration
+                )
             else:
-                await config.load_kube_config(
+                await config.load_kube_config(  # type: ignore[no-untyped-call]
                     config_file=self._kubeconfig_files(),
                     context=self.context,
                     client_configuration=self.configuration,
@@ -188,7 +190,7 @@ class Cluster:
         document = await self._read("/version", {}, target)
         return str(document.get("gitVersion", "unknown"))
 
-    async def pods(self, namespace: str, *, selector: str, at_most: int) -> AsyncIterator[Page]:
+    async def pods(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:
         """The pods of a label selector that are not terminal, in pages of `at_most`.
 
         `resourceVersion` is left unset: a read from etcd, or a cache proven to be as fresh. With
@@ -303,7 +305,7 @@ class Cluster:
 
     async def _pages(
         self, path: str, query: Mapping[str, str], target: _Target, kind: str
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         token = ""
         while True:
             status, body = await self._get(path, {**query, "continue": token} if token else query, target)
@@ -362,7 +364,7 @@ class Cluster:
         except CredentialsError as error:
             raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
-            reason = f"{self._base} cannot be reached: {error or type(error).__name__}"
+            reason = f"{self._base} cannot be reached: {str(error) or type(error).__name__}"
             raise _failed(target, reason, _TRY_AGAIN) from error
 
 

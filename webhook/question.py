@@ -43,11 +43,16 @@ MOST_EXECUTIONS = 16
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The TrainJob that is asked about, and the label pairs that pods of it may carry."""
+    """The TrainJob that is asked about, and the label pairs that pods of it may carry.
+
+    `too_many` counts the pairs its objects name where they are more than `MOST_EXECUTIONS`: then
+    none is held, and the question cannot be answered.
+    """
 
     namespace: str
     name: str
     executions: frozenset[Execution]
+    too_many: int = 0
 
     @classmethod
     def of(cls, trainjobs: Iterable[TrainJob], *, namespace: str, name: str) -> Subject:
@@ -55,7 +60,13 @@ class Subject:
 
         Both count, so that rewriting the labels in the request that re-admits hides nothing.
         """
-        executions = frozenset(execution for trainjob in trainjobs for execution in trainjob.executions)
+        by_labels = {(trainjob.job_ids, trainjob.submissions): trainjob for trainjob in trainjobs}
+        named = sum(len(job_ids) * len(submissions) for job_ids, submissions in by_labels)
+        if named > MOST_EXECUTIONS:
+            return cls(namespace, name, frozenset(), named)
+        executions = frozenset(
+            execution for trainjob in by_labels.values() for execution in trainjob.executions
+        )
         return cls(namespace, name, executions)
 
     @property
@@ -90,8 +101,8 @@ async def ask(cluster: Cluster, subject: Subject, *, seconds: float) -> Verdict:
     """
     deadline = asyncio.get_running_loop().time() + seconds
     attempt = partial(_attempt, deadline=deadline, seconds=seconds)
-    if len(subject.executions) > MOST_EXECUTIONS:
-        failure = wording.too_many_executions(len(subject.executions), MOST_EXECUTIONS)
+    if subject.too_many:
+        failure = wording.too_many_executions(subject.too_many, MOST_EXECUTIONS)
         return decide(pods=(), uncounted=False, unsettled=(), failures=[failure])
 
     chain, chain_failures = _separated(
@@ -140,7 +151,7 @@ async def _attempt(
     except UnreadableAnswerError as error:
         return Failure(what, str(error), "Try again; if it goes on, look at the object that is named")
     except TimeoutError:
-        why = f"no answer from the API server within {seconds:.3g} s"
+        why = f"no answer from the API server within {seconds:.2g} s"
         return Failure(what, why, "Try again; if it goes on, look at the load of the API server")
 
 

@@ -76,10 +76,8 @@ def detect(operation: Operation, old: TrainJob | None, new: TrainJob) -> Detecti
 
 
 def _newly_written(old: TrainJob, new: TrainJob) -> tuple[WrittenA, ...]:
-    before = Counter((written.place, repr(written.value)) for written in old.written_a)
-    now = Counter((written.place, repr(written.value)) for written in new.written_a)
-    added = now - before
-    return tuple(written for written in new.written_a if added[(written.place, repr(written.value))] > 0)
+    added = Counter(new.written_a) - Counter(old.written_a)
+    return tuple(added)
 
 
 def _unreadable(written_a: tuple[WrittenA, ...]) -> BadAdmissionNumber | None:

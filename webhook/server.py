@@ -62,7 +62,7 @@ class Lifecycle:
         return None if self.reached_api_server else self.why_not_ready
 
 
-ASK = web.AppKey("ASK", guard.Ask)
+ASK: web.AppKey[guard.Ask] = web.AppKey("ASK")
 SETTINGS = web.AppKey("SETTINGS", Settings)
 LIFECYCLE = web.AppKey("LIFECYCLE", Lifecycle)
 

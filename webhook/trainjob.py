@@ -53,7 +53,7 @@ class WrittenA:
     """A as it is written in one place: `value` is not yet known to be a number."""
 
     place: str
-    value: Any
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,17 @@ class TrainJob:
     namespace: str
     suspended: bool
     written_a: tuple[WrittenA, ...]
-    executions: frozenset[Execution]
+    job_ids: frozenset[str]
+    submissions: frozenset[str]
+
+    @property
+    def executions(self) -> Iterator[Execution]:
+        """Every pair of a job-id and a submission that the object holds.
+
+        Trainer merges the patches, so a pod may take one label from one place and the other from
+        another. The pairs of a hostile object are too many to be held at once.
+        """
+        return (Execution(*pair) for pair in product(sorted(self.job_ids), sorted(self.submissions)))
 
     @property
     def a(self) -> int:
@@ -113,54 +123,36 @@ def read_trainjob(document: Mapping[str, Any], *, a_key: str) -> TrainJob:
     if suspend is not None and not isinstance(suspend, bool):
         raise UnreadableTrainJobError(f"spec.suspend is {_shown(suspend)}, expected true or false")
 
-    labels = _mapping(metadata, "labels", "metadata")
-    written_a = [
-        WrittenA(f"metadata.{field}", values[a_key])
-        for field, values in (
-            ("annotations", _mapping(metadata, "annotations", "metadata")),
-            ("labels", labels),
-        )
-        if values.get(a_key) is not None
-    ]
-    pod_labels = [labels]
-    for template in _templates(spec):
-        if template.is_pod_template:
-            pod_labels.append(template.labels)
-        written_a += [
-            WrittenA(f"{template.path}.{field}", values[a_key])
-            for field, values in (("annotations", template.annotations), ("labels", template.labels))
-            if values.get(a_key) is not None
-        ]
+    own = _Template(
+        path="metadata",
+        labels=_mapping(metadata, "labels", "metadata"),
+        annotations=_mapping(metadata, "annotations", "metadata"),
+        is_pod_template=False,
+    )
+    templates = [own, *_templates(spec)]
+    on_pods = [template for template in templates if template is own or template.is_pod_template]
     return TrainJob(
-        name=_text(metadata, "name"),
-        namespace=_text(metadata, "namespace"),
+        name=_text(metadata, "name", "metadata") or "",
+        namespace=_text(metadata, "namespace", "metadata") or "",
         suspended=suspend is True,
-        written_a=tuple(written_a),
-        executions=_executions(pod_labels),
+        written_a=tuple(_written_a(templates, a_key)),
+        job_ids=_label_values(on_pods, JOB_ID_LABEL),
+        submissions=_label_values(on_pods, SUBMISSION_LABEL),
     )
 
 
-def _executions(pod_labels: list[Mapping[str, Any]]) -> frozenset[Execution]:
-    # Trainer merges the patches, so a pod may take one label from one place and the other from
-    # another: every combination within the object is looked for.
-    return frozenset(
-        Execution(job_id, submission)
-        for job_id, submission in product(
-            _label_values(pod_labels, JOB_ID_LABEL), _label_values(pod_labels, SUBMISSION_LABEL)
-        )
-    )
+def _written_a(templates: list[_Template], a_key: str) -> Iterator[WrittenA]:
+    for template in templates:
+        for field, values in (("annotations", template.annotations), ("labels", template.labels)):
+            place = f"{template.path}.{field}"
+            value = _text(values, a_key, place)
+            if value is not None:
+                yield WrittenA(place, value)
 
 
-def _label_values(labels_of_places: list[Mapping[str, Any]], label: str) -> set[str]:
-    values: set[str] = set()
-    for labels in labels_of_places:
-        value = labels.get(label)
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            raise UnreadableTrainJobError(f"the label {label} is {_shown(value)}, expected a string")
-        values.add(value)
-    return values
+def _label_values(templates: list[_Template], label: str) -> frozenset[str]:
+    values = (_text(template.labels, label, f"{template.path}.labels") for template in templates)
+    return frozenset(value for value in values if value is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,20 +169,28 @@ def _templates(spec: Mapping[str, Any]) -> Iterator[_Template]:
     One is the JobSet's, then for each replicated Job the Job's and its pods'.
     """
     for number, patch in enumerate(_sequence(spec, "runtimePatches", "spec")):
-        manager = patch.get("manager")
-        path = f"spec.runtimePatches[{manager if isinstance(manager, str) else number}].trainingRuntimeSpec"
-        jobset = _mapping(_mapping(patch, "trainingRuntimeSpec", path), "template", path)
+        path = f"spec.runtimePatches[{_key(patch, 'manager', number)}]"
+        runtime_spec = _mapping(patch, "trainingRuntimeSpec", path)
+        path = f"{path}.trainingRuntimeSpec"
+        jobset = _mapping(runtime_spec, "template", path)
         path = f"{path}.template"
         yield _template(jobset, path, is_pod_template=False)
         jobset_spec = _mapping(jobset, "spec", path)
-        for position, replicated in enumerate(_sequence(jobset_spec, "replicatedJobs", f"{path}.spec")):
-            name = replicated.get("name")
-            job_path = f"{path}.spec.replicatedJobs[{name if isinstance(name, str) else position}].template"
+        path = f"{path}.spec"
+        for position, replicated in enumerate(_sequence(jobset_spec, "replicatedJobs", path)):
+            job_path = f"{path}.replicatedJobs[{_key(replicated, 'name', position)}]"
             job = _mapping(replicated, "template", job_path)
+            job_path = f"{job_path}.template"
             yield _template(job, job_path, is_pod_template=False)
-            pod_path = f"{job_path}.spec.template"
+            pod_path = f"{job_path}.spec"
             pod = _mapping(_mapping(job, "spec", job_path), "template", pod_path)
-            yield _template(pod, pod_path, is_pod_template=True)
+            yield _template(pod, f"{pod_path}.template", is_pod_template=True)
+
+
+def _key(item: Mapping[str, Any], field: str, position: int) -> str:
+    """What tells an item of a list apart, in a path: the key of the list, or else its position."""
+    value = item.get(field)
+    return value if isinstance(value, str) else str(position)
 
 
 def _template(document: Mapping[str, Any], path: str, *, is_pod_template: bool) -> _Template:
@@ -221,12 +221,10 @@ def _sequence(parent: Mapping[str, Any], field: str, path: str) -> list[dict[str
     return value
 
 
-def _text(parent: Mapping[str, Any], field: str) -> str:
+def _text(parent: Mapping[str, Any], field: str, path: str) -> str | None:
     value = parent.get(field)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise UnreadableTrainJobError(f"metadata.{field} is {_shown(value)}, expected a string")
+    if value is not None and not isinstance(value, str):
+        raise UnreadableTrainJobError(f"{_joined(path, field)} is {_shown(value)}, expected a string")
     return value
 
 
@@ -235,5 +233,8 @@ def _joined(path: str, field: str) -> str:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, dict | list):
+        # It may be nested deeper than repr() goes.
+        return "an object" if isinstance(value, dict) else "a list"
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:79]}…"  # noqa: PLR2004
