@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 
 from tests.objects import Document, execution_labels, patch, trainjob
 from tests.test_trainjob import HOSTILE_VALUES
-from webhook.question import Subject
+from webhook.question import MOST_EXECUTIONS, Subject
 from webhook.trainjob import (
     DEFAULT_A_KEY,
     JOB_ID_LABEL,
@@ -83,6 +83,42 @@ def test_a_name_with_dots_is_selected_by() -> None:
     assert subject(trainjob("llama.v2"), name="llama.v2").selectors == [
         "jobset.sigs.k8s.io/jobset-name=llama.v2"
     ]
+
+
+def many_executions(job_ids: int, submissions: int) -> Document:
+    """A TrainJob whose patches name so many job-ids and submissions, each in a replicated Job of its own."""
+    labels = [{JOB_ID_LABEL: f"j-{number}"} for number in range(job_ids)]
+    labels += [{SUBMISSION_LABEL: f"s-{number}"} for number in range(submissions)]
+    replicated_jobs = [
+        {"name": f"node-{number}", "template": {"spec": {"template": {"metadata": {"labels": each}}}}}
+        for number, each in enumerate(labels)
+    ]
+    entry = patch()
+    entry["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"] = replicated_jobs
+    return trainjob(patches=[entry])
+
+
+def test_as_many_executions_as_can_be_looked_for_are_all_looked_for() -> None:
+    asked = subject(many_executions(4, 4))
+    assert (len(asked.executions), asked.too_many) == (MOST_EXECUTIONS, 0)
+
+
+def test_one_execution_more_than_can_be_looked_for_is_told() -> None:
+    assert subject(many_executions(1, 17)).too_many == 17
+
+
+def test_old_and_new_together_may_be_too_many() -> None:
+    assert subject(many_executions(1, 9), many_executions(2, 4)).too_many == 17
+
+
+def test_an_object_that_stays_the_same_counts_once() -> None:
+    assert subject(many_executions(4, 4), many_executions(4, 4)).too_many == 0
+
+
+def test_the_pairs_of_a_hostile_object_are_counted_and_never_combined() -> None:
+    # 16 patches of 100 replicated Jobs are what the CRD lets through.
+    asked = subject(many_executions(800, 800))
+    assert (asked.too_many, asked.executions) == (640_000, frozenset())
 
 
 @given(

@@ -248,17 +248,17 @@ def test_a_patch_that_overrides_one_half_makes_an_execution_with_each() -> None:
 
 @pytest.mark.parametrize("label", [JOB_ID_LABEL, SUBMISSION_LABEL])
 def test_one_half_alone_is_no_execution(label: str) -> None:
-    assert set(read(trainjob(labels={label: "1"})).executions) == frozenset()
+    assert set(read(trainjob(labels={label: "1"})).executions) == set()
 
 
 @pytest.mark.parametrize("holder", ["jobset", "job"])
 def test_labels_that_no_pod_takes_over_are_no_execution(holder: str) -> None:
     metadata: Document = {holder: {"labels": execution_labels()}}
-    assert set(read(trainjob(patches=[patch(**metadata)])).executions) == frozenset()
+    assert set(read(trainjob(patches=[patch(**metadata)])).executions) == set()
 
 
 def test_annotations_are_no_execution() -> None:
-    assert set(read(trainjob(annotations=execution_labels())).executions) == frozenset()
+    assert set(read(trainjob(annotations=execution_labels())).executions) == set()
 
 
 @pytest.mark.parametrize("value", HOSTILE_VALUES.values(), ids=HOSTILE_VALUES)
