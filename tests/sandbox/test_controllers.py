@@ -1,12 +1,13 @@
 """The stand-ins together, against the sandbox over HTTP."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from webhook.sandbox import Sandbox
-from webhook.sandbox.controllers import Controllers, Process
+from webhook.sandbox.controllers import ApiError, Client, Controller, Controllers, Process
 from webhook.sandbox.controllers.kinds import (
     JOBS,
     JOBSETS,
@@ -18,7 +19,8 @@ from webhook.sandbox.controllers.kinds import (
     Object,
     condition_status,
 )
-from webhook.sandbox.controllers.planning import Create, Patch, delete
+from webhook.sandbox.controllers.planning import Chain, Create, Patch, Write, delete, plan
+from webhook.sandbox.controllers.world import Event, Listed
 
 A_KEY = "dispatch.phpboyscout.uk/a"
 LABELS = {"dispatch.phpboyscout.uk/job-id": "j-1", "dispatch.phpboyscout.uk/submission": "s-1"}
@@ -128,6 +130,7 @@ async def test_a_lost_node_keeps_its_terminating_pod_and_its_process_until_it_is
 ) -> None:
     processes = await run(cluster)
     await cluster.nodes.lose("node-0")
+    assert condition_status(await cluster.client.get(NODES, "", "node-0"), "Ready") == "Unknown"
     await change(cluster, suspend=True)
     (pod,) = await cluster.client.until(PODS, lambda pods: len(pods) == 1)
     assert pod["spec"]["nodeName"] == "node-0"
@@ -248,6 +251,59 @@ async def test_while_the_jobset_controller_is_stalled_the_job_is_not_suspended(c
 
     cluster.jobset.proceed()
     await suspended_all_along(cluster)
+
+
+async def test_stalled_kubelets_start_nothing(cluster: Controllers) -> None:
+    cluster.kubelets.stall()
+    await create(cluster)
+    await cluster.client.until(
+        PODS, lambda pods: len(pods) == 2 and all(pod["spec"].get("nodeName") for pod in pods)
+    )
+    await cluster.client.list_all(PODS)
+    assert cluster.processes == ()
+
+    cluster.kubelets.proceed()
+    await cluster.processes_until(lambda running: len(running) == 2)
+
+
+class ScriptedClient(Client):
+    """Lists nothing; every write stalls the controller that made it."""
+
+    def __init__(self) -> None:
+        self.written: asyncio.Queue[str] = asyncio.Queue()
+        self.stall: Callable[[], None] = lambda: None
+
+    async def follow(self, kind: Kind) -> AsyncGenerator[Event]:
+        yield Listed(kind, [], "1")
+        await asyncio.Event().wait()
+
+    async def write(self, write: Write) -> Object:
+        assert isinstance(write, Patch)
+        self.written.put_nowait(write.name)
+        self.stall()
+        return {}
+
+
+async def test_a_stall_comes_before_the_next_write_even_of_one_plan() -> None:
+    client = ScriptedClient()
+    two_writes: Chain = [Patch(NODES, "", name, {}) for name in ("first", "second")]
+    async with Controller("two", client, [NODES], lambda *_: plan([two_writes])) as controller:
+        client.stall = controller.stall
+        assert await client.written.get() == "first"
+        # As many turns of the event loop as the second write would need and more.
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert client.written.empty()
+        controller.proceed()
+        assert await client.written.get() == "second"
+
+
+async def test_a_delete_does_not_reach_a_namesake(cluster: Controllers) -> None:
+    node = await cluster.client.get(NODES, "", "node-0")
+    node["metadata"]["uid"] = "of the node before it"
+    with pytest.raises(ApiError) as refusal:
+        await cluster.client.write(delete(NODES, node))
+    assert refusal.value.code == 409
 
 
 async def test_without_the_rule_a_stalled_controller_lets_two_executions_run(cluster: Controllers) -> None:

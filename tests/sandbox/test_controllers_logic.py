@@ -1,10 +1,15 @@
 """The decisions of the stand-ins, each from objects in to writes out."""
 
+import base64
+import ssl
+import tempfile
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from certs.authority import new_authority
 from webhook.sandbox.controllers import job, kubelets, node_lifecycle, pod_gc, scheduler, trainer
 from webhook.sandbox.controllers.client import Access
 from webhook.sandbox.controllers.kinds import (
@@ -127,6 +132,13 @@ def test_a_suspended_job_starts_nothing_and_says_that_it_is_suspended() -> None:
     assert [type(write) for write in decided] == [Patch]
     assert isinstance(decided[0], Patch)
     assert decided[0].body["status"]["conditions"][0]["status"] == "True"
+
+
+def test_a_suspended_job_has_no_start_time() -> None:
+    started = {**a_job(suspend=True), "status": {"startTime": "2026-12-01T06:00:00Z"}}
+    (decided,) = writes(decided_for_job(started))
+    assert isinstance(decided, Patch)
+    assert decided.body["status"]["startTime"] is None
 
 
 def test_a_suspended_job_deletes_its_active_pods_only() -> None:
@@ -283,3 +295,31 @@ def test_a_new_list_takes_away_what_it_does_not_have() -> None:
 def test_a_kubeconfig_without_its_current_context_is_refused() -> None:
     with pytest.raises(ValueError, match="'elsewhere', which is not in its contexts"):
         Access.from_kubeconfig({"current-context": "elsewhere", "contexts": []})
+
+
+def test_a_client_certificate_is_read_and_its_key_is_left_in_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    identity = new_authority(now=datetime.now(UTC)).issue(dns_names=["admin"], now=datetime.now(UTC))
+    user = {
+        "client-certificate-data": base64.b64encode(identity.certificate_pem).decode(),
+        "client-key-data": base64.b64encode(identity.key_pem).decode(),
+    }
+    cluster = {
+        "server": "https://127.0.0.1:6443/",
+        "certificate-authority-data": base64.b64encode(identity.authority_pem).decode(),
+    }
+    access = Access.from_kubeconfig(
+        {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": cluster}],
+            "users": [{"name": "u", "user": user}],
+        }
+    )
+    assert access.server == "https://127.0.0.1:6443"
+    assert access.headers == {}
+    assert isinstance(access.tls, ssl.SSLContext)
+    assert len(access.tls.get_ca_certs()) == 1
+    assert list(tmp_path.iterdir()) == []

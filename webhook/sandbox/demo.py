@@ -77,14 +77,16 @@ llama runs; the guard, the controllers and the nodes go on until Ctrl-C. Things 
 kubectl get nodes,trainjobs,jobsets,jobs,pods -o wide
 # raising A is a re-admission, too
 kubectl annotate trainjob llama {_A_KEY}=99 --overwrite
-# so is deleting and re-creating
-kubectl get trainjob llama -o yaml | kubectl replace --force -f -
 # suspend and resume
 kubectl patch trainjob llama --type merge -p '{{"spec":{{"suspend":true}}}}'
 kubectl patch trainjob llama --type merge -p '{{"spec":{{"suspend":false}}}}'
 # lose a node, and get it back
 kubectl annotate node node-0 {LOST}=true
 kubectl annotate node node-0 {LOST}-
+# re-create it: it is deleted, and its creation is denied until its pods are gone
+kubectl get trainjob llama -o yaml > again.yaml
+kubectl replace --force -f again.yaml
+kubectl create -f again.yaml
 """
 
 
