@@ -478,6 +478,50 @@ async def test_a_trainjob_of_seventy_characters_is_handled(guard: Guard, cluster
     assert (await guard.post(objects.review(new, old=old))).response["status"]["reason"] == "PodsRemain"
 
 
+async def test_a_label_value_with_a_comma_reaches_no_selector(
+    guard: Guard, cluster: ScriptedApiServer
+) -> None:
+    labels = objects.execution_labels("j-1,missing", "s-1")
+    hostile = objects.trainjob(suspend=False, patches=[objects.patch(pods={"labels": labels})])
+    old = objects.trainjob(suspend=True, labels=objects.execution_labels("j-1", "s-1"))
+    await guard.post(objects.review(hostile, old=old))
+    assert sorted(read.query["labelSelector"] for read in cluster.reads_of("pods")) == [
+        "dispatch.phpboyscout.uk/job-id=j-1,dispatch.phpboyscout.uk/submission=s-1",
+        "jobset.sigs.k8s.io/jobset-name=llama",
+    ]
+
+
+async def test_labels_that_are_rewritten_in_the_same_request_hide_no_pod(
+    guard: Guard, cluster: ScriptedApiServer
+) -> None:
+    old = objects.trainjob(suspend=True, labels=objects.execution_labels("j-1", "s-1"))
+    new = objects.trainjob(suspend=False, labels=objects.execution_labels("j-2", "s-2"))
+
+    async def pods_of_the_old_labels(request: web.Request) -> web.StreamResponse:
+        found = [objects.pod(node=None)] if "job-id=j-1," in request.query["labelSelector"] else []
+        return await answer(listed("PodList", found))(request)
+
+    cluster.script["pods"] = pods_of_the_old_labels
+    reply = await guard.post(objects.review(new, old=old))
+    assert reply.response["allowed"] is False
+    assert reply.response["status"]["reason"] == "PodsRemain"
+
+
+async def test_raising_a_while_suspended_is_a_readmission(guard: Guard, cluster: ScriptedApiServer) -> None:
+    cluster.script["pods"] = answer(listed("PodList", [objects.pod(node=None)]))
+    raised = objects.trainjob(suspend=True, annotations=objects.a(2))
+    reply = await guard.post(objects.review(raised, old=objects.trainjob(annotations=objects.a(1))))
+    assert reply.response["allowed"] is False
+    assert reply.response["status"]["reason"] == "PodsRemain"
+
+
+async def test_deleting_and_creating_again_is_a_readmission(guard: Guard, cluster: ScriptedApiServer) -> None:
+    cluster.script["pods"] = answer(listed("PodList", [objects.pod(node=None)]))
+    reply = await guard.post(objects.review(objects.trainjob(suspend=False)))
+    assert reply.response["status"]["reason"] == "PodsRemain"
+    assert (await guard.post(objects.review(objects.trainjob(suspend=True)))).response["allowed"] is True
+
+
 async def test_a_pod_that_starts_while_the_chain_is_read_is_seen(
     guard: Guard, cluster: ScriptedApiServer
 ) -> None:

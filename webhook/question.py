@@ -100,29 +100,24 @@ async def ask(cluster: Cluster, subject: Subject, *, seconds: float) -> Verdict:
     than `NODE_STATES_SECONDS`.
     """
     deadline = asyncio.get_running_loop().time() + seconds
-    attempt = partial(_attempt, deadline=deadline, seconds=seconds)
     if subject.too_many:
         failure = wording.too_many_executions(subject.too_many, MOST_EXECUTIONS)
         return decide(pods=(), uncounted=False, unsettled=(), failures=[failure])
 
-    chain, chain_failures = _separated(
-        await asyncio.gather(
-            attempt("reading the JobSet", _unsettled_jobset(cluster, subject)),
-            attempt("listing the Jobs", _unsettled_jobs(cluster, subject)),
-        )
-    )
-    selections, pod_failures = _separated(
-        await asyncio.gather(
-            *(
-                attempt("listing the pods", _remaining(cluster, subject, selector))
-                for selector in subject.selectors
-            )
-        )
-    )
+    attempt = partial(_attempt, deadline=deadline, seconds=seconds)
+    chain = [
+        attempt("reading the JobSet", _unsettled_jobset(cluster, subject)),
+        attempt("listing the Jobs", _unsettled_jobs(cluster, subject)),
+    ]
+    pods = [
+        attempt("listing the pods", _remaining(cluster, subject, selector)) for selector in subject.selectors
+    ]
+    orders, chain_failures = _separated(await asyncio.gather(*chain))
+    selections, pod_failures = _separated(await asyncio.gather(*pods))
     verdict = decide(
         pods=[pod for selection in selections for pod in selection.pods],
         uncounted=any(selection.uncounted for selection in selections),
-        unsettled=[order for orders in chain for order in orders],
+        unsettled=[order for of_kind in orders for order in of_kind],
         failures=[*chain_failures, *pod_failures],
     )
     if isinstance(verdict, PodsRemain):

@@ -1,0 +1,153 @@
+"""Each part of the rule is held by a test: without the part, the test named here goes red."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+FAILED = 1
+"""pytest's exit code when tests ran and some failed; an import error or no test found is another."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the rule: where it is written, what is written without it, and the test that holds it."""
+
+    name: str
+    module: str
+    written: str
+    without: str
+    test: str
+
+
+PARTS = [
+    Part(
+        "the selector of what JobSet sets",
+        "webhook/question.py",
+        "return [*self.jobset_selectors, *by_execution]",
+        "return by_execution",
+        "tests/test_wire.py::test_pods_remain_is_423_with_each_pod_its_node_and_what_is_wrong_with_it",
+    ),
+    Part(
+        "the selector of job-id and submission",
+        "webhook/question.py",
+        "return [*self.jobset_selectors, *by_execution]",
+        "return self.jobset_selectors",
+        "tests/test_wire.py::test_a_trainjob_of_seventy_characters_is_handled",
+    ),
+    Part(
+        "the old object's labels",
+        "webhook/guard.py",
+        "readings = [new] if old is None else [new, old]",
+        "readings = [new]",
+        "tests/test_wire.py::test_labels_that_are_rewritten_in_the_same_request_hide_no_pod",
+    ),
+    Part(
+        "label values that can be on no pod reach no selector",
+        "webhook/question.py",
+        "            if execution.can_be_on_a_pod\n",
+        "",
+        "tests/test_wire.py::test_a_label_value_with_a_comma_reaches_no_selector",
+    ),
+    Part(
+        "CREATE",
+        "webhook/readmission.py",
+        "if new.suspended:\n            return NoAdmission()",
+        "return NoAdmission()",
+        "tests/test_wire.py::test_deleting_and_creating_again_is_a_readmission",
+    ),
+    Part(
+        "raising A",
+        "webhook/readmission.py",
+        "if new.a > old.a:",
+        "if False:",
+        "tests/test_wire.py::test_raising_a_while_suspended_is_a_readmission",
+    ),
+    Part(
+        "a pod that is Succeeded or Failed does not block",
+        "webhook/verdict.py",
+        'TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})',
+        "TERMINAL_PHASES: frozenset[str] = frozenset()",
+        "tests/test_fail_closed.py::test_terminal_pods_alone_do_not_end_a_list_that_goes_on",
+    ),
+    Part(
+        "Jobs are settled",
+        "webhook/question.py",
+        "for order in read_unsettled_jobs(",
+        "for order in [] and read_unsettled_jobs(",
+        "tests/test_wire.py::test_not_settled_is_423_and_names_what_is_not",
+    ),
+    Part(
+        "the JobSet is settled",
+        "webhook/question.py",
+        "return read_unsettled_jobset(",
+        "return [] and read_unsettled_jobset(",
+        "tests/test_fail_closed.py::test_a_jobset_api_that_is_served_in_another_version_only_is_read_in_that",
+    ),
+    Part(
+        "the chain is read before the pods",
+        "webhook/question.py",
+        "    orders, chain_failures = _separated(await asyncio.gather(*chain))\n"
+        "    selections, pod_failures = _separated(await asyncio.gather(*pods))\n",
+        "    selections, pod_failures = _separated(await asyncio.gather(*pods))\n"
+        "    orders, chain_failures = _separated(await asyncio.gather(*chain))\n",
+        "tests/test_wire.py::test_a_pod_that_starts_while_the_chain_is_read_is_seen",
+    ),
+    Part(
+        "a failed read is no yes",
+        "webhook/verdict.py",
+        "    if failed:\n        return Unknown(failed)\n",
+        "",
+        "tests/test_fail_closed.py::test_a_missing_permission_is_named",
+    ),
+    Part(
+        "a list that goes on is read on",
+        "webhook/cluster.py",
+        "            if not following:\n                return\n",
+        "            return\n",
+        "tests/test_fail_closed.py::test_every_page_of_jobs_is_read",
+    ),
+    Part(
+        "the guard answers before its caller gives up",
+        "webhook/server.py",
+        "SHARE_OF_TIMEOUT = 0.8",
+        "SHARE_OF_TIMEOUT = 1.2",
+        "tests/test_fail_closed.py::test_a_read_that_hangs_is_a_denial_before_the_api_server_gives_up",
+    ),
+    Part(
+        "nodes delay a denial by a second at the most",
+        "webhook/question.py",
+        "NODE_STATES_SECONDS = 1.0",
+        "NODE_STATES_SECONDS = 60.0",
+        "tests/test_wire.py::test_nodes_that_cannot_be_read_delay_a_denial_by_no_more_than_a_second",
+    ),
+]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_without_a_part_of_the_rule_its_test_goes_red(part: Part, tmp_path: Path) -> None:
+    for package in ("webhook", "certs", "tests"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    module = tmp_path / part.module
+    source = module.read_text()
+    assert source.count(part.written) == 1, "the part is no longer written like this"
+    module.write_text(source.replace(part.written, part.without))
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", part.test],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ran.returncode == FAILED, ran.stdout[-3000:]
