@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import socket
 import ssl
 import uuid
@@ -181,7 +182,7 @@ class Admission:
         try:
             async with self._session.post(
                 url,
-                data=orjson.dumps(review),
+                data=io.BytesIO(orjson.dumps(review)),
                 headers={"Content-Type": "application/json", "Accept": "application/json, */*"},
                 ssl=self._trust(client.get("caBundle", "")),
                 timeout=aiohttp.ClientTimeout(total=seconds),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from webhook.sandbox.errors import ApiError
 from webhook.sandbox.ownership import LIST_KEYS, SETS, Manager, item_step, leaves, owners, told
 
@@ -30,8 +32,9 @@ def applied(live: Obj, configuration: Obj, manager: Manager, *, force: bool) -> 
     merged: Obj = _merge("", live, configuration)
     mine = owned.get(manager, (set(), ""))[0]
     others = {path for other, (paths, _) in owned.items() if other != manager for path in paths}
-    for path in sorted(mine - wanted.keys() - others, key=len, reverse=True):
-        merged = _without(merged, "", path)
+    for path in sorted(mine - wanted.keys() - others, key=lambda path: (len(path), path[-1] != ".", path)):
+        if not _held(path, others):
+            merged = _without(merged, "", path)
     return merged
 
 
@@ -81,15 +84,26 @@ def _described(manager: Manager) -> str:
     return f'"{manager.name}"{subresource}{using}'
 
 
+def _held(path: Path, others: set[Path]) -> bool:
+    """Tell whether an item of a list, or its key, stays because another manager owns something in it."""
+    is_item = path[-1] == "."
+    is_key = len(path) > 1 and path[-2].startswith("k:") and f'"{path[-1].partition(":")[2]}":' in path[-2]
+    item = path[:-1]
+    return (is_item or is_key) and any(other[: len(item)] == item for other in others)
+
+
 def _dotted(path: Path) -> str:
+    """Write a path as structured-merge-diff does: ``.status.conditions[type="Ready"].status``."""
     text = ""
     for step in path:
-        if step == ".":
-            continue
         kind, _, name = step.partition(":")
-        text += (
-            f".{name}" if kind == "f" else f"[{name.replace('{', '').replace('}', '').replace(chr(58), '=')}]"
-        )
+        if kind == "k":
+            keys = orjson.loads(name)
+            text += f"[{','.join(f'{key}={orjson.dumps(value).decode()}' for key, value in keys.items())}]"
+        elif kind == "v":
+            text += f"[={name}]"
+        elif kind == "f":
+            text += f".{name}"
     return text
 
 
@@ -107,18 +121,19 @@ def _merge(field: str, live: Any, wanted: Any) -> Any:
 
 def _without(value: Any, field: str, path: Path) -> Any:
     """Return ``value`` less what ``path`` leads to; a map that is left empty goes with its last field."""
-    step = path[0]
+    step, rest = path[0], path[1:]
     if isinstance(value, list):
-        rest = path[1:]
-        items: list[Any] = []
-        for item in value:
-            if item_step(field, item) != step:
-                items.append(item)
-            elif rest and rest != (".",):
-                items.append(_without(item, "", rest))
-        return items
+        return [
+            left
+            for item in value
+            for left in ([item] if item_step(field, item) != step else _left_of_item(item, rest))
+        ]
     name = step.partition(":")[2]
     if not isinstance(value, dict) or name not in value:
         return value
-    inner = _without(value[name], name, path[1:]) if len(path) > 1 else None
+    inner = _without(value[name], name, rest) if rest else None
     return {key: inner if key == name else held for key, held in value.items() if key != name or inner}
+
+
+def _left_of_item(item: Any, rest: Path) -> list[Any]:
+    return [] if rest in {(), (".",)} else [_without(item, "", rest)]

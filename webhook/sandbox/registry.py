@@ -150,11 +150,10 @@ class Registry:
         resource = request.resource
         for _ in range(_ATTEMPTS):
             record = self.current(request)
-            new = self._merged(request, change(record.object), record.object)
-            _own(request, record.object, new, own)
-            await self._admission.admit(
-                request, "UPDATE", new, record.object, _options(request, "UpdateOptions")
-            )
+            old = default(resource, record.object)
+            new = self._merged(request, change(old), old)
+            _own(request, old, new, own)
+            await self._admission.admit(request, "UPDATE", new, old, _options(request, "UpdateOptions"))
             if self._store.get(resource.key, *record.place) is not record:
                 continue
             if request.dry_run:
