@@ -105,13 +105,14 @@ async def ask(cluster: Cluster, subject: Subject, *, seconds: float) -> Verdict:
         return decide(pods=(), uncounted=False, unsettled=(), failures=[failure])
 
     attempt = partial(_attempt, deadline=deadline, seconds=seconds)
-    chain = [
-        attempt("reading the JobSet", _unsettled_jobset(cluster, subject)),
-        attempt("listing the Jobs", _unsettled_jobs(cluster, subject)),
-    ]
-    pods = [
+    # Generators: no read is made before it is its turn, so that none is left over by a cancellation.
+    chain = (
+        attempt(what, read(cluster, subject))
+        for what, read in (("reading the JobSet", _unsettled_jobset), ("listing the Jobs", _unsettled_jobs))
+    )
+    pods = (
         attempt("listing the pods", _remaining(cluster, subject, selector)) for selector in subject.selectors
-    ]
+    )
     orders, chain_failures = _separated(await asyncio.gather(*chain))
     selections, pod_failures = _separated(await asyncio.gather(*pods))
     verdict = decide(
