@@ -51,6 +51,7 @@ def test_json_patch_of_rfc_6902(original: Any, operation: Any, patched: Any) -> 
     "operation",
     [
         {"op": "remove", "path": "/none"},
+        {"op": "remove", "path": ""},
         {"op": "replace", "path": "/none", "value": 1},
         {"op": "add", "path": "/none/deep", "value": 1},
         {"op": "add", "path": "/list/9", "value": 1},

@@ -245,6 +245,23 @@ async def test_kueue_is_served_in_both_versions_from_one_store(api: Api) -> None
     assert listed.json["items"][0]["apiVersion"] == "kueue.x-k8s.io/v1beta1"
 
 
+async def test_the_older_version_takes_every_kind_of_write(api: Api) -> None:
+    many = "/apis/kueue.x-k8s.io/v1beta1/admissionchecks"
+    path = f"{many}/c"
+    check = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "AdmissionCheck", "metadata": {"name": "c"}}
+    created = (await api.create(many, check)).json
+    replaced = await api.replace(path, created | {"spec": {"controllerName": "x"}})
+    patched = await api.patch(path, {"metadata": {"labels": {"a": "b"}}})
+    condition = {"type": "Active", "status": "True"}
+    applied = await api.patch(
+        f"{path}/status", check | {"status": {"conditions": [condition]}}, APPLY, fieldManager="me"
+    )
+    assert [answer.status for answer in (replaced, patched, applied)] == [200, 200, 200]
+    assert applied.json["spec"] == {"controllerName": "x"}
+    assert applied.json["status"] == {"conditions": [condition]}
+    assert applied.json["apiVersion"] == "kueue.x-k8s.io/v1beta1"
+
+
 async def test_a_body_over_three_megabytes_is_too_large(api: Api) -> None:
     answer = await api.create(TRAINJOBS, b" " * (3 * 1024 * 1024 + 1))
     assert (answer.status, answer.json["reason"]) == (413, "RequestEntityTooLarge")

@@ -217,7 +217,10 @@ class ApiServer:
         return await self._registry.rewrite(request, lambda current: change(current, patch)), 200
 
     async def _apply(self, request: Request, configuration: Any) -> tuple[Obj, int]:
-        if not isinstance(configuration, dict) or (configuration.get("metadata") or {}).get("managedFields"):
+        metadata = configuration.get("metadata") if isinstance(configuration, dict) else None
+        if not isinstance(metadata, dict):
+            raise bad_request("the object provided is unrecognized (must be of type Object)")
+        if metadata.get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
         if "fieldManager" not in request.query:
             raise ApiError(
@@ -309,7 +312,12 @@ def _delete_options(request: Request, body: bytes) -> Obj:
         raise bad_request("DeleteOptions expected")
     query = request.query
     if "gracePeriodSeconds" in query:
-        options["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
+        options["gracePeriodSeconds"] = query["gracePeriodSeconds"]
+    try:
+        if options.get("gracePeriodSeconds") is not None:
+            options["gracePeriodSeconds"] = int(options["gracePeriodSeconds"])
+    except (TypeError, ValueError):
+        raise bad_request("gracePeriodSeconds must be a whole number") from None
     if "propagationPolicy" in query:
         options["propagationPolicy"] = query["propagationPolicy"]
     if options.get("orphanDependents"):

@@ -130,7 +130,37 @@ _DEFAULTS = {
 def default(resource: Resource, found: Obj) -> Obj:
     """Return ``found`` with the defaults of its kind; nothing in place."""
     fill = _DEFAULTS.get(resource.key)
-    return fill(found) if fill and isinstance(found.get("spec") or {}, dict) else found
+    return fill(found) if fill and not _parts_of_wrong_type(found) else found
+
+
+def _parts_of_wrong_type(found: Obj) -> list[Cause]:
+    parts = [
+        _type_cause(name, found[name], "object")
+        for name in ("spec", "status", "data")
+        if not isinstance(found.get(name) or {}, dict)
+    ]
+    webhooks = found.get("webhooks") or []
+    if not isinstance(webhooks, list) or not all(isinstance(webhook, dict) for webhook in webhooks):
+        parts.append(_type_cause("webhooks", webhooks, "array"))
+    return parts
+
+
+def _owner_causes(metadata: Obj) -> list[Cause]:
+    owners = metadata.get("ownerReferences") or ()
+    return [
+        ("FieldValueRequired", "Required value", f"metadata.ownerReferences[{place}].{name}")
+        for place, owner in enumerate(owners)
+        for name in ("apiVersion", "kind", "name", "uid")
+        if not isinstance(owner, dict) or not isinstance(owner.get(name), str)
+    ]
+
+
+def _list_causes(metadata: Obj) -> list[Cause]:
+    return [
+        _type_cause(f"metadata.{name}", metadata[name], "array")
+        for name in ("ownerReferences", "finalizers")
+        if not isinstance(metadata.get(name) or [], list)
+    ]
 
 
 def _invalid_value(field: str, value: Any, rule: str) -> Cause:
@@ -204,15 +234,15 @@ def validate(resource: Resource, found: Obj) -> None:
     """Check metadata, and of TrainJobs the few fields with a type. Raises a 400 or 422 ``ApiError``."""
     metadata = found["metadata"]
     _check_maps_of_strings(resource, metadata)
-    causes = _label_causes(metadata)
+    causes = _list_causes(metadata) or _owner_causes(metadata)
+    causes += _label_causes(metadata)
     name = metadata["name"]
     if len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
         causes.insert(0, _invalid_value("metadata.name", name, _SUBDOMAIN_RULE))
-    if resource.kind == "TrainJob":
-        if not isinstance(found.get("spec"), dict):
-            causes.append(("FieldValueRequired", "Required value", "spec"))
-        else:
-            causes.extend(_trainjob_causes(found))
+    wrong = _parts_of_wrong_type(found)
+    if resource.kind == "TrainJob" and not wrong:
+        causes += _trainjob_causes(found)
+    causes += wrong
     if causes:
         raise invalid(resource, name, causes)
 

@@ -123,7 +123,10 @@ def _add(document: Any, pointer: str, value: Any) -> Any:
 
 
 def _remove(document: Any, pointer: str) -> Any:
-    return _edit(document, _steps(pointer), _removed)
+    steps = _steps(pointer)
+    if not steps:
+        raise PatchError("the whole document can't be removed")
+    return _edit(document, steps, _removed)
 
 
 def _replace(document: Any, pointer: str, value: Any) -> Any:

@@ -73,13 +73,11 @@ def one_encoded(request: Request, found: Obj, view: View) -> bytes:
     return orjson.dumps(found if found.get("kind") == "Status" else view.object(found))
 
 
-def _predicate(request: Request) -> Predicate | None:
-    """Combine the selectors of a request, and the name where one object is watched by its path."""
+def _predicates(request: Request) -> list[Predicate]:
+    """Parse the selectors of a request. Raises a 400 ``ApiError``."""
     labels = label_selector(request.query.get("labelSelector", ""))
     fields = field_selector(request.query.get("fieldSelector", ""), request.resource.key)
-    if labels is None or fields is None:
-        return labels or fields
-    return lambda found: labels(found) and fields(found)
+    return [predicate for predicate in (labels, fields) if predicate is not None]
 
 
 def _in_scope(target: Target, record: Record) -> bool:
@@ -108,7 +106,8 @@ def _page_after(store: Store, request: Request, token: str) -> tuple[list[Record
             "The provided continue parameter is too old to display a consistent list result. "
             "You can start a new list without the continue parameter."
         ) from None
-    return [record for record in records if record.place > start], revision
+    following = [record for record in records if record.place > start and _in_scope(request.target, record)]
+    return following, revision
 
 
 def _check_version(store: Store, request: Request) -> None:
@@ -127,15 +126,14 @@ def list_encoded(store: Store, request: Request, view: View) -> bytes:
     """Encode a list or a page of it. Raises ``ApiError`` for selectors, versions and tokens it can't take."""
     target = request.target
     resource = target.resource
-    matches = _predicate(request)
+    predicates = _predicates(request)
     token = request.query.get("continue", "")
     if token:
         records, revision = _page_after(store, request, token)
     else:
         _check_version(store, request)
         records, revision = store.records(resource.key, target.namespace), store.revision
-    records = [record for record in records if _in_scope(target, record)]
-    if matches is not None:
+    for matches in predicates:
         records = [record for record in records if matches(record.object)]
     records.sort(key=lambda record: record.place)
     metadata: Obj = {"resourceVersion": str(revision)}
@@ -148,7 +146,7 @@ def list_encoded(store: Store, request: Request, view: View) -> bytes:
         start = "/".join(records[-1].place)
         told = orjson.dumps({"v": "meta.k8s.io/v1", "rv": revision, "start": start})
         metadata["continue"] = base64.urlsafe_b64encode(told).decode()
-        if matches is None:
+        if not predicates:
             metadata["remainingItemCount"] = left
     return _encode_list(request, records, metadata, view)
 
@@ -187,13 +185,13 @@ class _Events:
     def __init__(self, request: Request, view: View) -> None:
         self._request = request
         self._view = view
-        self._matches = _predicate(request)
+        self._predicates = _predicates(request)
         self._headers = True
 
     def _sees(self, record: Record | None) -> bool:
         if record is None or not _in_scope(self._request.target, record):
             return False
-        return self._matches is None or self._matches(record.object)
+        return all(matches(record.object) for matches in self._predicates)
 
     def of(self, change: Change) -> bytes | None:
         """Encode a change; one that moves an object out of a selector is DELETED, into it ADDED."""

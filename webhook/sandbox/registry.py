@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Protocol
 
-    from webhook.sandbox.request import Request
+    from webhook.sandbox.request import Request, Target
     from webhook.sandbox.resources import Resource
     from webhook.sandbox.store import Record, Store
 
@@ -103,7 +103,7 @@ class Registry:
     async def create(self, request: Request, body: Any, own: Ownership | None = None) -> Obj:
         """Create an object; return it as stored, or as it would be on a dry run."""
         resource = request.resource
-        new = self._incoming(request, body)
+        new = _incoming(request, body)
         metadata = new["metadata"]
         if not metadata.get("name") and metadata.get("generateName"):
             suffix = "".join(secrets.choice(_NAME_LETTERS) for _ in range(5))
@@ -135,8 +135,7 @@ class Registry:
 
     async def update(self, request: Request, body: Any) -> Obj:
         """Replace an object, or its status."""
-        new = self._incoming(request, body)
-        return await self.rewrite(request, lambda _: copy_of(new))
+        return await self.rewrite(request, lambda _: copy_of(body))
 
     async def rewrite(
         self, request: Request, change: Callable[[Obj], Obj], own: Ownership | None = None
@@ -151,7 +150,8 @@ class Registry:
         for _ in range(_ATTEMPTS):
             record = self.current(request)
             old = default(resource, record.object)
-            new = self._merged(request, change(old), old)
+            shown = old | {"apiVersion": resource.api_version(request.target.version)}
+            new = self._merged(request, change(shown), old)
             _own(request, old, new, own)
             await self._admission.admit(request, "UPDATE", new, old, _options(request, "UpdateOptions"))
             if self._store.get(resource.key, *record.place) is not record:
@@ -195,40 +195,6 @@ class Registry:
             return marked
         return self._store.write(resource.key, marked).object
 
-    def _incoming(self, request: Request, body: Any) -> Obj:
-        target = request.target
-        resource = target.resource
-        if not isinstance(body, dict) or not isinstance(body.get("metadata") or {}, dict):
-            raise bad_request("the object provided is unrecognized (must be of type Object)")
-        api_version = resource.api_version(target.version)
-        for name, field, wanted in (
-            ("API version", "apiVersion", api_version),
-            ("kind", "kind", resource.kind),
-        ):
-            if body.get(field, wanted) != wanted:
-                raise bad_request(
-                    f"the {name} in the data ({body[field]}) does not match the expected {name} ({wanted})"
-                )
-        metadata = dict(body.get("metadata") or {})
-        if resource.namespaced:
-            if metadata.setdefault("namespace", target.namespace) != target.namespace:
-                raise bad_request(
-                    f"the namespace of the provided object does not match the namespace sent on the request: "
-                    f"{metadata['namespace']} != {target.namespace}"
-                )
-        elif metadata.pop("namespace", None):
-            raise bad_request("namespace is not allowed on this type")
-        if target.name and metadata.setdefault("name", target.name) != target.name:
-            raise bad_request(
-                f"the name of the object ({metadata['name']}) does not match the name on the URL "
-                f"({target.name})"
-            )
-        for name in ("labels", "annotations"):
-            if metadata.get(name, "") is None:
-                del metadata[name]
-        head = {"apiVersion": resource.api_version(), "kind": resource.kind, "metadata": metadata}
-        return head | {name: value for name, value in body.items() if name not in head}
-
     def _check_namespace(self, request: Request) -> None:
         target = request.target
         if not target.resource.namespaced:
@@ -249,7 +215,7 @@ class Registry:
         """Keep of ``proposed`` what this request may change, and count the generation."""
         target = request.target
         resource = target.resource
-        new = self._incoming(request, proposed)
+        new = _incoming(request, proposed)
         metadata, before = new["metadata"], old["metadata"]
         given = metadata.get("resourceVersion")
         if not given and resource.custom:
@@ -277,6 +243,46 @@ class Registry:
         if resource.has_generation and _generation_counts(new, resource) != _generation_counts(old, resource):
             new["metadata"]["generation"] = before.get("generation", 0) + 1
         return new
+
+
+def _incoming(request: Request, body: Any) -> Obj:
+    """Return what a request brings, in the stored version and placed where its path says. Raises 400."""
+    target = request.target
+    resource = target.resource
+    if not isinstance(body, dict) or not isinstance(body.get("metadata") or {}, dict):
+        raise bad_request("the object provided is unrecognized (must be of type Object)")
+    api_version = resource.api_version(target.version)
+    for name, field, wanted in (("API version", "apiVersion", api_version), ("kind", "kind", resource.kind)):
+        if body.get(field, wanted) != wanted:
+            raise bad_request(
+                f"the {name} in the data ({body[field]}) does not match the expected {name} ({wanted})"
+            )
+    metadata = dict(body.get("metadata") or {})
+    for name in ("name", "generateName", "namespace", "uid", "resourceVersion"):
+        if not isinstance(metadata.get(name) or "", str):
+            raise bad_request(f"json: cannot unmarshal ObjectMeta.metadata.{name}: it must be a string")
+    _place(target, metadata)
+    for name in ("labels", "annotations"):
+        if metadata.get(name, "") is None:
+            del metadata[name]
+    head = {"apiVersion": resource.api_version(), "kind": resource.kind, "metadata": metadata}
+    return head | {name: value for name, value in body.items() if name not in head}
+
+
+def _place(target: Target, metadata: Obj) -> None:
+    """Fill in namespace and name from the path, and refuse others."""
+    if not target.resource.namespaced:
+        if metadata.pop("namespace", None):
+            raise bad_request("namespace is not allowed on this type")
+    elif metadata.setdefault("namespace", target.namespace) != target.namespace:
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request: "
+            f"{metadata['namespace']} != {target.namespace}"
+        )
+    if target.name and metadata.setdefault("name", target.name) != target.name:
+        raise bad_request(
+            f"the name of the object ({metadata['name']}) does not match the name on the URL ({target.name})"
+        )
 
 
 def _options(request: Request, kind: str) -> Obj:
@@ -315,11 +321,12 @@ def _deleted(resource: Resource, record: Record) -> Obj:
 
 def _grace_seconds(resource: Resource, found: Obj, given: int | None) -> int:
     """How long the kubelet gets; registry/core/pod/strategy.go, CheckGracefulDelete."""
-    if resource.key != ("", "pods") or not found["spec"].get("nodeName"):
+    spec, status = found.get("spec") or {}, found.get("status") or {}
+    if resource.key != ("", "pods") or not spec.get("nodeName"):
         return 0
-    if found["status"].get("phase") in {"Succeeded", "Failed"}:
+    if status.get("phase") in {"Succeeded", "Failed"}:
         return 0
-    seconds: int = found["spec"].get("terminationGracePeriodSeconds", 30) if given is None else given
+    seconds: int = spec.get("terminationGracePeriodSeconds", 30) if given is None else given
     return seconds if seconds >= 0 else 1
 
 

@@ -30,13 +30,18 @@ class CompactedError(Exception):
 
 
 class Record:
-    """One version of one object. Nobody changes ``object`` after it is stored."""
+    """One version of one object. Nobody changes ``object`` after it is stored.
 
-    __slots__ = ("_encoded", "object", "revision")
+    ``place`` is (namespace, name); the namespace of a cluster-scoped object is empty.
+    """
+
+    __slots__ = ("_encoded", "object", "place", "revision")
 
     def __init__(self, stored: dict[str, Any], revision: int) -> None:
         self.object = stored
         self.revision = revision
+        metadata = stored["metadata"]
+        self.place: tuple[str, str] = (metadata.get("namespace", ""), metadata["name"])
         self._encoded: bytes | None = None
 
     @property
@@ -45,12 +50,6 @@ class Record:
         if self._encoded is None:
             self._encoded = orjson.dumps(self.object)
         return self._encoded
-
-    @property
-    def place(self) -> tuple[str, str]:
-        """(namespace, name); the namespace of a cluster-scoped object is empty."""
-        metadata = self.object["metadata"]
-        return metadata.get("namespace", ""), metadata["name"]
 
 
 @dataclass(frozen=True, slots=True)
