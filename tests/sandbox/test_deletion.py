@@ -115,6 +115,7 @@ async def test_preconditions_are_held_against_the_stored_object(api: Api, field:
     created = (await api.create(TRAINJOBS, trainjob())).json
     wrong = await api.delete(f"{TRAINJOBS}/llama", {"preconditions": {field: "1"}})
     assert (wrong.status, wrong.json["reason"]) == (409, "Conflict")
+    assert "in the precondition (1) does not match the " in wrong.json["message"]
     right = {"preconditions": {field: created["metadata"][field]}}
     assert (await api.delete(f"{TRAINJOBS}/llama", right)).status == 200
 

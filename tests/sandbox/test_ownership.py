@@ -93,6 +93,14 @@ def test_a_conflict_in_an_item_names_its_key() -> None:
     assert [cause["field"] for cause in refused.value.details["causes"]] == ['.spec.conditions[type="X"].a']
 
 
+def test_several_conflicts_are_told_by_manager() -> None:
+    live = apply(thing(), thing(data={"a": "1", "b": "1"}), OTHER)
+    with pytest.raises(ApiError) as refused:
+        apply(live, thing(data={"a": "2", "b": "2"}), ME)
+    told = 'Apply failed with 2 conflicts: conflicts with "other":\n- .data.a\n- .data.b'
+    assert refused.value.message == told
+
+
 def test_an_update_that_changes_nothing_changes_no_owner() -> None:
     first = Manager("first", "Update", "v1")
     found = thing(spec={"a": 1})

@@ -95,6 +95,11 @@ CONTAINERS = {"containers": [{"name": "a", "image": "1"}, {"name": "b"}]}
             },
             {"containers": [{"name": "b"}, {"name": "a"}]},
         ),
+        (
+            CONTAINERS,
+            {"containers": [{"name": "c"}, {"name": "b", "image": "2"}]},
+            {"containers": [{"name": "c"}, {"name": "a", "image": "1"}, {"name": "b", "image": "2"}]},
+        ),
         ({"finalizers": ["a"]}, {"finalizers": ["b", "a"]}, {"finalizers": ["a", "b"]}),
         ({"finalizers": ["a", "b"]}, {"$deleteFromPrimitiveList/finalizers": ["a"]}, {"finalizers": ["b"]}),
         ({"taints": [{"key": "a"}]}, {"taints": [{"key": "b"}]}, {"taints": [{"key": "b"}]}),

@@ -42,12 +42,35 @@ async def test_without_one_version_the_other_is_preferred() -> None:
         assert (await api.get("/apis/kueue.x-k8s.io/v1beta1/admissionchecks")).status == 200
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/api/v1/namespaces/default/nodes", "/api/v1/pods/a", "/api/v1/foos", f"{PODS}/a/exec", "/nowhere"],
-)
+@pytest.mark.parametrize("path", ["/nowhere", "/apis/none.io", "/apis/none.io/v1/a", f"{TRAINJOBS}/a/scale"])
 async def test_what_is_not_served_is_a_plain_404(api: Api, path: str) -> None:
     assert (await api.get(path)).body == b"404 page not found\n"
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/v1/namespaces/default/nodes", "/api/v1/pods/a", "/api/v1/foos", f"{PODS}/a/exec"]
+)
+async def test_what_a_built_in_group_lacks_is_a_status(api: Api, path: str) -> None:
+    answer = await api.get(path)
+    told = "the server could not find the requested resource"
+    assert (answer.status, answer.json["reason"], answer.json["message"]) == (404, "NotFound", told)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("PUT", PODS), ("POST", f"{PODS}/a"), ("DELETE", "/api/v1/pods")]
+)
+async def test_what_a_path_does_not_take_is_not_allowed(api: Api, method: str, path: str) -> None:
+    answer = await api.call(method, path, {})
+    assert (answer.status, answer.json["reason"]) == (405, "MethodNotAllowed")
+
+
+async def test_items_tell_their_kind_only_where_the_kind_is_custom(sandbox: Sandbox, api: Api) -> None:
+    sandbox.put(pod("a"))
+    sandbox.put(trainjob())
+    (found,) = (await api.get(PODS)).json["items"]
+    (job,) = (await api.get(TRAINJOBS)).json["items"]
+    assert found.keys() == {"metadata", "spec", "status"}
+    assert (job["kind"], job["apiVersion"]) == ("TrainJob", "trainer.kubeflow.org/v1alpha1")
 
 
 async def test_discovery_names_kinds_short_names_and_status(api: Api) -> None:

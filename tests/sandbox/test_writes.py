@@ -89,6 +89,42 @@ async def test_a_custom_resource_is_not_updated_without_a_version(api: Api) -> N
     assert (answer.status, "must be specified for an update" in answer.json["message"]) == (422, True)
 
 
+async def test_a_lease_is_not_updated_without_a_version_either(api: Api) -> None:
+    leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}}
+    created = (await api.create(leases, lease)).json
+    refused = await api.replace(f"{leases}/l", lease)
+    assert refused.json["message"] == (
+        'leases.coordination.k8s.io "l" is invalid: metadata.resourceVersion: Invalid value: 0x0: '
+        "must be specified for an update"
+    )
+    assert (await api.replace(f"{leases}/l", created)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"sideEffects": "Some"}, "sideEffects"),
+        ({"sideEffects": None}, "sideEffects"),
+        ({"admissionReviewVersions": []}, "admissionReviewVersions"),
+        ({"timeoutSeconds": 31}, "timeoutSeconds"),
+    ],
+)
+async def test_a_webhook_is_held_to_what_v1_asks_of_it(api: Api, changes: dict[str, Any], field: str) -> None:
+    webhook = {
+        "name": "a.b.c",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": {"url": "https://127.0.0.1/"},
+    }
+    answer = await api.create(
+        "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+        {"metadata": {"name": "w"}, "webhooks": [webhook | changes]},
+    )
+    assert answer.status == 422
+    assert [cause["field"] for cause in answer.json["details"]["causes"]] == [f"webhooks[0].{field}"]
+
+
 async def test_generation_counts_changes_of_spec_only(api: Api) -> None:
     await api.create(TRAINJOBS, trainjob())
     labelled = await api.patch(f"{TRAINJOBS}/llama", {"metadata": {"labels": {"a": "b"}}})

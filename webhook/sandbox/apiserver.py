@@ -228,6 +228,7 @@ class ApiServer:
                 "Invalid",
                 'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: '
                 "is required for apply patch",
+                {"group": "meta.k8s.io", "kind": "PatchOptions"},
             )
         force = request.query.get("force") in {"1", "true"}
         target = request.target

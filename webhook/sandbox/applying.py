@@ -73,9 +73,15 @@ def _check_conflicts(
         }
         for other, path in conflicts
     ]
-    count = "1 conflict" if len(causes) == 1 else f"{len(causes)} conflicts"
-    sentences = "; ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
-    raise ApiError(409, "Conflict", f"Apply failed with {count}: {sentences}", {"causes": causes})
+    if len(causes) == 1:
+        told = f"1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+    else:
+        lines: list[str] = []
+        for name in sorted({_described(other) for other, _ in conflicts}):
+            lines.append(f"conflicts with {name}:")
+            lines += [f"- {_dotted(path)}" for other, path in conflicts if _described(other) == name]
+        told = f"{len(causes)} conflicts: " + "\n".join(lines)
+    raise ApiError(409, "Conflict", f"Apply failed with {told}", {"causes": causes})
 
 
 def _described(manager: Manager) -> str:

@@ -212,6 +212,27 @@ def _trainjob_causes(found: Obj) -> list[Cause]:
     return causes
 
 
+def _webhook_causes(found: Obj) -> list[Cause]:
+    """What v1 of admissionregistration asks of every webhook; not the rules, selectors and expressions."""
+    causes: list[Cause] = []
+    for place, webhook in enumerate(found.get("webhooks") or ()):
+        at = f"webhooks[{place}]"
+        missing = [
+            name for name in ("name", "admissionReviewVersions", "clientConfig") if not webhook.get(name)
+        ]
+        causes += [("FieldValueRequired", "Required value", f"{at}.{name}") for name in missing]
+        effects = webhook.get("sideEffects")
+        if effects not in {"None", "NoneOnDryRun"}:
+            rule = f'Unsupported value: "{effects}": supported values: "None", "NoneOnDryRun"'
+            told = ("FieldValueNotSupported", rule) if effects else ("FieldValueRequired", "Required value")
+            causes.append((*told, f"{at}.sideEffects"))
+        seconds = webhook.get("timeoutSeconds")
+        if not isinstance(seconds, int) or not 1 <= seconds <= 30:
+            rule = "the timeout value must be between 1 and 30 seconds"
+            causes.append(_invalid_value(f"{at}.timeoutSeconds", seconds, rule))
+    return causes
+
+
 def _check_maps_of_strings(resource: Resource, metadata: Obj) -> None:
     for name in ("labels", "annotations"):
         values = metadata.get(name)
@@ -242,6 +263,8 @@ def validate(resource: Resource, found: Obj) -> None:
     wrong = _parts_of_wrong_type(found)
     if resource.kind == "TrainJob" and not wrong:
         causes += _trainjob_causes(found)
+    if resource.kind == "ValidatingWebhookConfiguration" and not wrong:
+        causes += _webhook_causes(found)
     causes += wrong
     if causes:
         raise invalid(resource, name, causes)

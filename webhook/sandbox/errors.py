@@ -15,6 +15,7 @@ __all__ = [
     "already_exists",
     "bad_request",
     "conflict",
+    "deletion_precondition_failed",
     "expired",
     "forbidden",
     "internal_error",
@@ -22,10 +23,12 @@ __all__ = [
     "method_not_allowed",
     "not_found",
     "precondition_failed",
+    "resource_not_found",
     "too_large",
     "too_large_resource_version",
     "unauthorized",
     "unsupported_media_type",
+    "version_required",
 ]
 
 
@@ -46,7 +49,7 @@ class ApiError(Exception):
             status["message"] = self.message
         if self.reason:
             status["reason"] = self.reason
-        if self.details:
+        if self.details is not None:
             status["details"] = self.details
         status["code"] = self.code
         return status
@@ -86,9 +89,32 @@ def conflict(
 
 
 def precondition_failed(resource: Resource, name: str, field: str, given: str, stored: str) -> ApiError:
-    """409 for a delete or update whose uid or resourceVersion precondition does not hold."""
+    """409 for an update of an object that has another uid by now."""
     where = f"{field} in precondition: {given}, {field} in object meta: {stored}"
     return conflict(resource, name, f"Precondition failed: {where}")
+
+
+def deletion_precondition_failed(
+    resource: Resource, name: str, field: str, given: str, stored: str
+) -> ApiError:
+    """409 for a delete whose precondition does not hold; it names the kind where others name the resource."""
+    happened = "deleted and then recreated" if field == "UID" else "modified"
+    qualified = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    return ApiError(
+        409,
+        "Conflict",
+        f'Operation cannot be fulfilled on {qualified} "{name}": the {field} in the precondition ({given}) '
+        f"does not match the {field} in record ({stored}). The object might have been {happened}",
+        _details(resource, name) | {"kind": resource.kind},
+    )
+
+
+def version_required(resource: Resource, name: str) -> ApiError:
+    """422 for an update without a resourceVersion, of a kind that takes none such."""
+    rule = "Invalid value: 0x0: must be specified for an update"
+    cause = {"reason": "FieldValueInvalid", "message": rule, "field": "metadata.resourceVersion"}
+    message = f'{resource.qualified} "{name}" is invalid: metadata.resourceVersion: {rule}'
+    return ApiError(422, "Invalid", message, _details(resource, name) | {"causes": [cause]})
 
 
 def invalid(resource: Resource, name: str, causes: Sequence[tuple[str, str, str]]) -> ApiError:
@@ -122,10 +148,15 @@ def forbidden(resource: Resource, name: str, why: str) -> ApiError:
     return ApiError(403, "Forbidden", f"{target} is forbidden: {why}", _details(resource, name))
 
 
-def method_not_allowed(method: str) -> ApiError:
+def method_not_allowed() -> ApiError:
     """405: the path exists, the method on it does not."""
-    message = f"the server does not allow this method on the requested resource: {method}"
-    return ApiError(405, "MethodNotAllowed", message)
+    message = "the server does not allow this method on the requested resource"
+    return ApiError(405, "MethodNotAllowed", message, {})
+
+
+def resource_not_found() -> ApiError:
+    """404 under a built-in group that is served: such a path answers with a Status, unlike a custom one."""
+    return ApiError(404, "NotFound", "the server could not find the requested resource", {})
 
 
 def expired(message: str) -> ApiError:

@@ -40,12 +40,11 @@ _DIRECTIVES = (_ORDER, _DELETE_PRIMITIVES, "$retainKeys", "$patch")
 
 
 class PatchError(ApiError):
-    """A JSON patch that does not apply: 422 Invalid, as the API server answers."""
+    """A JSON patch that does not apply: 422 Invalid. The API server keeps ``why`` to itself."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(
-            422, "Invalid", f"the server rejected our request due to an error in our request: {why}"
-        )
+        super().__init__(422, "Invalid", "the server rejected our request due to an error in our request", {})
+        self.why = why
 
 
 def merge_patch(original: Any, patch: Any) -> Any:
@@ -225,14 +224,26 @@ def _merged_list(name: str, original: Any, patch: list[Any]) -> list[Any]:
     for item in patch:
         if key not in item:
             raise bad_request(f"map: {item} does not contain declared merge key: {key}")
-        places = [place for place, old in enumerate(items) if old.get(key) == item[key]]
-        if item.get("$patch") == "delete":
-            items = [old for old in items if old.get(key) != item[key]]
-        elif places:
-            items[places[0]] = strategic_merge_patch(items[places[0]], item)
-        else:
-            items.append(strategic_merge_patch(None, item))
-    return items
+    places = {old.get(key): place for place, old in enumerate(items)}
+    patched = [
+        (
+            places.get(item[key], -1),
+            strategic_merge_patch(items[places[item[key]]] if item[key] in places else {}, item),
+        )
+        for item in patch
+        if item.get("$patch") != "delete"
+    ]
+    named = {item[key] for item in patch}
+    rest = [(place, old) for place, old in enumerate(items) if old.get(key) not in named]
+    return _interleaved(patched, rest)
+
+
+def _interleaved(patched: list[tuple[int, Any]], rest: list[tuple[int, Any]]) -> list[Any]:
+    """Merge two runs by the place that each item had before; a new one (-1) comes before what follows it."""
+    merged: list[Any] = []
+    while patched and rest:
+        merged.append((patched if patched[0][0] < rest[0][0] else rest).pop(0)[1])
+    return merged + [item for _, item in (*patched, *rest)]
 
 
 def _ordered(items: list[Any], order: list[Any], key: str | None) -> list[Any]:

@@ -161,15 +161,13 @@ def _encode_list(request: Request, records: list[Record], metadata: Obj, view: V
         return orjson.dumps(
             head | {"metadata": metadata, "items": [partial(record.object) for record in records]}
         )
+    items = (view.encoded(record) if resource.custom else record.encoded_item for record in records)
     head = {
         "kind": f"{resource.kind}List",
         "apiVersion": resource.api_version(request.target.version),
         "metadata": metadata,
     }
-    return b'%s,"items":[%s]}' % (
-        orjson.dumps(head)[:-1],
-        b",".join(view.encoded(record) for record in records),
-    )
+    return b'%s,"items":[%s]}' % (orjson.dumps(head)[:-1], b",".join(items))
 
 
 def _as_last_seen(change: Change) -> Record:

@@ -17,10 +17,12 @@ from webhook.sandbox.errors import (
     already_exists,
     bad_request,
     conflict,
+    deletion_precondition_failed,
     forbidden,
     invalid,
     not_found,
     precondition_failed,
+    version_required,
 )
 from webhook.sandbox.ownership import Manager, updated
 
@@ -190,7 +192,7 @@ class Registry:
             last = (
                 record.object if request.dry_run else self._store.delete(resource.key, *record.place).object
             )
-            return last if resource.returns_deleted else _deleted(resource, record)
+            return _last_seen(last) if resource.returns_deleted else _deleted(resource, record)
         if request.dry_run or marked is record.object:
             return marked
         return self._store.write(resource.key, marked).object
@@ -218,9 +220,8 @@ class Registry:
         new = _incoming(request, proposed)
         metadata, before = new["metadata"], old["metadata"]
         given = metadata.get("resourceVersion")
-        if not given and resource.custom:
-            rule = "Invalid value: 0: must be specified for an update"
-            raise invalid(resource, target.name, [("FieldValueInvalid", rule, "metadata.resourceVersion")])
+        if not given and resource.needs_version:
+            raise version_required(resource, target.name)
         if given and given != before["resourceVersion"]:
             raise conflict(resource, target.name)
         if metadata.get("uid", before["uid"]) != before["uid"]:
@@ -299,7 +300,15 @@ def _check_preconditions(resource: Resource, record: Record, wanted: Mapping[str
     metadata = record.object["metadata"]
     for field, name in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         if wanted.get(field, metadata[field]) != metadata[field]:
-            raise precondition_failed(resource, metadata["name"], name, wanted[field], metadata[field])
+            raise deletion_precondition_failed(
+                resource, metadata["name"], name, wanted[field], metadata[field]
+            )
+
+
+def _last_seen(found: Obj) -> Obj:
+    """Return a deleted object as its deletion answers: marked, with no grace left."""
+    marks = {"deletionTimestamp": timestamp(), "deletionGracePeriodSeconds": 0}
+    return found | {"metadata": marks | found["metadata"] | {"deletionGracePeriodSeconds": 0}}
 
 
 def _deleted(resource: Resource, record: Record) -> Obj:

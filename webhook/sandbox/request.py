@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import yaml
 
-from webhook.sandbox.errors import PageNotFoundError, bad_request, method_not_allowed
+from webhook.sandbox.errors import PageNotFoundError, bad_request, method_not_allowed, resource_not_found
 from webhook.sandbox.protobuf import MEDIA_TYPE, decode_protobuf
 
 if TYPE_CHECKING:
@@ -84,23 +84,32 @@ def _split_group(parts: list[str]) -> tuple[str, str, list[str]]:
 
 
 def find_target(path: str, resources: Iterable[Resource]) -> Target:
-    """Read a resource path. Raises the plain-text 404 where nothing is served under it."""
+    """Read a resource path. Raises the 404 of the API server where nothing is served under it.
+
+    That is plain text for groups that are not there and for custom ones, a Status for built-in ones.
+    """
     group, version, rest = _split_group([part for part in path.split("/") if part])
+    served = [resource for resource in resources if resource.group == group and version in resource.versions]
+    target = _target(version, rest, served)
+    if target is not None:
+        return target
+    if served and not served[0].custom:
+        raise resource_not_found()
+    raise PageNotFoundError
+
+
+def _target(version: str, rest: list[str], served: list[Resource]) -> Target | None:
     namespace = ""
     if len(rest) >= 3 and rest[0] == "namespaces" and rest[2] not in {"status", "finalize"}:
         namespace, rest = rest[1], rest[2:]
     if not rest or len(rest) > 3:
-        raise PageNotFoundError
+        return None
     plural, name, subresource = (*rest, "", "")[:3]
-    for resource in resources:
-        if resource.group == group and resource.plural == plural and version in resource.versions:
-            break
-    else:
-        raise PageNotFoundError
+    resource = next((one for one in served if one.plural == plural), None)
+    if resource is None or (subresource and not (subresource == "status" and resource.has_status)):
+        return None
     if resource.namespaced is not bool(namespace) and (namespace or name):
-        raise PageNotFoundError
-    if subresource and not (subresource == "status" and resource.has_status):
-        raise PageNotFoundError
+        return None
     return Target(resource, version, namespace, name, subresource)
 
 
@@ -108,9 +117,9 @@ def verb_of(method: str, target: Target, query: Mapping[str, str]) -> str:
     """Name the verb that RBAC and the tests know. Raises 405."""
     verb = (_VERBS_ON_ONE if target.name else _VERBS_ON_MANY).get(method)
     if verb is None or (target.subresource and verb == "delete"):
-        raise method_not_allowed(method)
+        raise method_not_allowed()
     if not target.name and target.resource.namespaced and not target.namespace and verb != "list":
-        raise method_not_allowed(method)
+        raise method_not_allowed()
     if verb == "list" and query.get("watch", "") in {"1", "true"}:
         return "watch"
     return verb

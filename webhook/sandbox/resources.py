@@ -15,8 +15,8 @@ __all__ = ["RESOURCES", "Resource", "served"]
 class Resource:
     """One kind; the first of ``versions`` is the preferred one.
 
-    Where more than one version is served the stored object is the same and only its apiVersion is
-    rewritten: there is no conversion.
+    Where more than one version is served the stored object is the same and only its apiVersion is rewritten:
+    there is no conversion. A kind that ``needs_version`` is not updated without a resourceVersion.
     """
 
     group: str
@@ -28,6 +28,7 @@ class Resource:
     has_status: bool = False
     has_generation: bool = False
     custom: bool = False
+    needs_version: bool = False
     returns_deleted: bool = False
 
     @property
@@ -52,7 +53,7 @@ def _core(plural: str, kind: str, *short_names: str, **more: bool) -> Resource:
 
 def _custom(group: str, version: str, plural: str, kind: str, *short_names: str, **more: bool) -> Resource:
     versions = tuple(version.split(","))
-    more = {"has_status": True, "has_generation": True, "custom": True} | more
+    more = {"has_status": True, "has_generation": True, "custom": True, "needs_version": True} | more
     return Resource(group, versions, plural, kind, short_names=short_names, **more)
 
 
@@ -67,7 +68,7 @@ RESOURCES = (
     _core("configmaps", "ConfigMap", "cm"),
     _core("serviceaccounts", "ServiceAccount", "sa", returns_deleted=True),
     Resource("batch", ("v1",), "jobs", "Job", has_status=True, has_generation=True),
-    Resource("coordination.k8s.io", ("v1",), "leases", "Lease"),
+    Resource("coordination.k8s.io", ("v1",), "leases", "Lease", needs_version=True),
     Resource(
         "admissionregistration.k8s.io",
         ("v1",),
@@ -75,6 +76,7 @@ RESOURCES = (
         "ValidatingWebhookConfiguration",
         namespaced=False,
         has_generation=True,
+        needs_version=True,
     ),
     _custom("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"),
     _custom(

@@ -35,7 +35,7 @@ class Record:
     ``place`` is (namespace, name); the namespace of a cluster-scoped object is empty.
     """
 
-    __slots__ = ("_encoded", "object", "place", "revision")
+    __slots__ = ("_encoded", "_encoded_item", "object", "place", "revision")
 
     def __init__(self, stored: dict[str, Any], revision: int) -> None:
         self.object = stored
@@ -43,6 +43,7 @@ class Record:
         metadata = stored["metadata"]
         self.place: tuple[str, str] = (metadata.get("namespace", ""), metadata["name"])
         self._encoded: bytes | None = None
+        self._encoded_item: bytes | None = None
 
     @property
     def encoded(self) -> bytes:
@@ -50,6 +51,14 @@ class Record:
         if self._encoded is None:
             self._encoded = orjson.dumps(self.object)
         return self._encoded
+
+    @property
+    def encoded_item(self) -> bytes:
+        """The object as JSON without apiVersion and kind, as an item of a list of a built-in kind."""
+        if self._encoded_item is None:
+            item = {name: value for name, value in self.object.items() if name not in {"apiVersion", "kind"}}
+            self._encoded_item = orjson.dumps(item)
+        return self._encoded_item
 
 
 @dataclass(frozen=True, slots=True)

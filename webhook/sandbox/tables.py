@@ -224,7 +224,7 @@ def table(
     definitions = [
         {
             "name": name,
-            "type": kind,
+            "type": "date" if resource.custom and name == "Age" else kind,
             "format": "name" if name == "Name" else "",
             "description": name,
             "priority": priority,
