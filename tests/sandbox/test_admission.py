@@ -333,8 +333,16 @@ async def other_uid(_: web.Request, request: dict[str, Any]) -> web.StreamRespon
     return review(request | {"uid": "other"}, allowed=True)
 
 
-async def no_review(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
+async def other_kind(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
     return web.json_response({"apiVersion": "v1", "kind": "Pod"})
+
+
+async def other_version(_: web.Request, request: dict[str, Any]) -> web.StreamResponse:
+    return web.json_response({"response": {"uid": request["uid"], "allowed": True}})
+
+
+async def no_response(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
+    return web.json_response({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"})
 
 
 async def no_json(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
@@ -350,7 +358,9 @@ async def hang_up(incoming: web.Request, _: dict[str, Any]) -> web.StreamRespons
 FAILURES = [
     (refuse, "failed to call webhook: the server responded with the status code 413 but did not return more"),
     (other_uid, 'received invalid webhook response: expected response.uid="'),
-    (no_review, "received invalid webhook response: expected webhook response of admission.k8s.io/v1"),
+    (other_kind, 'failed to call webhook: no kind "Pod" is registered for version "v1"'),
+    (other_version, "received invalid webhook response: expected webhook response of admission.k8s.io/v1"),
+    (no_response, "received invalid webhook response: webhook response was absent"),
     (no_json, "failed to call webhook: couldn't get version/kind; json parse error"),
     (hang_up, "EOF"),
 ]

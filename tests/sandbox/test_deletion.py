@@ -69,6 +69,16 @@ async def test_a_bound_pod_terminates_until_the_kubelet_says_so(sandbox: Sandbox
     assert sandbox.list("pods") == []
 
 
+async def test_watchers_see_a_pod_marked_before_it_is_deleted(sandbox: Sandbox, api: Api) -> None:
+    sandbox.put(pod("a"))
+    async with api.watch(PODS) as watch:
+        await watch.next()
+        await api.delete(f"{PODS}/a")
+        events = [await watch.next() for _ in range(2)]
+    assert [kind for kind, _ in events] == ["MODIFIED", "DELETED"]
+    assert {found["metadata"]["deletionGracePeriodSeconds"] for _, found in events} == {0}
+
+
 async def test_grace_can_be_shortened(sandbox: Sandbox, api: Api) -> None:
     sandbox.put(pod("a", node="n1", phase="Running"))
     first = (await api.delete(f"{PODS}/a")).json["metadata"]

@@ -288,8 +288,9 @@ async def test_a_watch_list_ends_its_state_with_a_bookmark(sandbox: Sandbox, api
     assert (kind, found["metadata"]["annotations"]) == ("BOOKMARK", {"k8s.io/initial-events-end": "true"})
 
 
-async def test_a_watch_ends_at_its_timeout(api: Api) -> None:
-    async with api.watch(PODS, timeoutSeconds="1") as watch:
+async def test_a_watch_ends_at_its_timeout_with_a_bookmark(api: Api) -> None:
+    async with api.watch(PODS, timeoutSeconds="1", allowWatchBookmarks="true") as watch:
+        assert (await watch.next())[0] == "BOOKMARK"
         assert await watch.ended()
 
 

@@ -306,20 +306,22 @@ def _checked(body: bytes, uid: str) -> Obj:
     """Return the response of a review that answers the request ``uid`` (request.VerifyAdmissionResponse)."""
     try:
         review = orjson.loads(body)
-        got = f"{review.get('apiVersion', '')}, Kind={review.get('kind', '')}"
+        version, kind = review.get("apiVersion", ""), review.get("kind", "")
         response = review.get("response")
     except (ValueError, AttributeError) as error:
         raise _CallError(
             f"failed to call webhook: couldn't get version/kind; json parse error: {error}"
         ) from None
+    if kind not in {"", "AdmissionReview"}:
+        raise _CallError(f'failed to call webhook: no kind "{kind}" is registered for version "{version}"')
     wrong = "received invalid webhook response: "
-    if got != "admission.k8s.io/v1, Kind=AdmissionReview":
-        wanted = "admission.k8s.io/v1, Kind=AdmissionReview"
-        raise _CallError(f"{wrong}expected webhook response of {wanted}, got {got}")
     if not isinstance(response, dict):
         raise _CallError(f"{wrong}webhook response was absent")
     if response.get("uid") != uid:
         raise _CallError(f'{wrong}expected response.uid="{uid}", got "{response.get("uid", "")}"')
+    wanted, got = "admission.k8s.io/v1, Kind=AdmissionReview", f"{version}, Kind={kind}"
+    if got != wanted:
+        raise _CallError(f"{wrong}expected webhook response of {wanted}, got {got}")
     if response.get("patch"):
         raise _CallError(f"{wrong}validating webhook may not return response.patch")
     return response

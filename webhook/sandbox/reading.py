@@ -289,7 +289,7 @@ async def _stream(
                 if upcoming.done():
                     line, upcoming = upcoming.result(), None
                     yield line
-                elif bookmarks:
+                elif bookmarks:  # also the last thing that a watch with a timeout says
                     yield events.bookmark(store.revision)
         except StopAsyncIteration:
             return

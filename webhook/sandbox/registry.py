@@ -51,6 +51,7 @@ __all__ = ["Registry", "copy_of", "timestamp"]
 _ATTEMPTS = 5
 _NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _NAMESPACES = ("", "namespaces")
+_PODS = ("", "pods")
 _SET_BY_SERVER = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
 _FINALIZER_OF_POLICY = {"Orphan": "orphan", "Foreground": "foregroundDeletion"}
 
@@ -166,12 +167,11 @@ class Registry:
         raise conflict(resource, request.target.name)
 
     def _put(self, resource: Resource, new: Obj) -> Obj:
-        stored = self._store.write(resource.key, new)
         metadata = new["metadata"]
         waits = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
         if metadata.get("deletionTimestamp") and not waits and resource.key != _NAMESPACES:
-            return self._store.delete(resource.key, *stored.place).object
-        return stored.object
+            return self._store.delete(resource.key, metadata.get("namespace", ""), metadata["name"]).object
+        return self._store.write(resource.key, new).object
 
     async def delete(self, request: Request, options: Mapping[str, Any]) -> Obj:
         """Delete an object, or mark it where something has to happen first; return the object or a Status."""
@@ -187,15 +187,13 @@ class Registry:
 
     def _remove(self, request: Request, record: Record, options: Mapping[str, Any]) -> Obj:
         resource = request.resource
-        marked = _marked(resource, record, options)
-        if marked is None:
-            last = (
-                record.object if request.dry_run else self._store.delete(resource.key, *record.place).object
-            )
-            return _last_seen(last) if resource.returns_deleted else _deleted(resource, record)
-        if request.dry_run or marked is record.object:
-            return marked
-        return self._store.write(resource.key, marked).object
+        marked, goes = _marked(resource, record.object, options)
+        if not request.dry_run:
+            if marked is not record.object:
+                marked = self._store.write(resource.key, marked).object
+            if goes:
+                marked = self._store.delete(resource.key, *record.place).object
+        return _deleted(resource, record) if goes and not resource.returns_deleted else marked
 
     def _check_namespace(self, request: Request) -> None:
         target = request.target
@@ -305,12 +303,6 @@ def _check_preconditions(resource: Resource, record: Record, wanted: Mapping[str
             )
 
 
-def _last_seen(found: Obj) -> Obj:
-    """Return a deleted object as its deletion answers: marked, with no grace left."""
-    marks = {"deletionTimestamp": timestamp(), "deletionGracePeriodSeconds": 0}
-    return found | {"metadata": marks | found["metadata"] | {"deletionGracePeriodSeconds": 0}}
-
-
 def _deleted(resource: Resource, record: Record) -> Obj:
     metadata = record.object["metadata"]
     details = {
@@ -331,7 +323,7 @@ def _deleted(resource: Resource, record: Record) -> Obj:
 def _grace_seconds(resource: Resource, found: Obj, given: int | None) -> int:
     """How long the kubelet gets; registry/core/pod/strategy.go, CheckGracefulDelete."""
     spec, status = found.get("spec") or {}, found.get("status") or {}
-    if resource.key != ("", "pods") or not spec.get("nodeName"):
+    if resource.key != _PODS or not spec.get("nodeName"):
         return 0
     if status.get("phase") in {"Succeeded", "Failed"}:
         return 0
@@ -339,25 +331,27 @@ def _grace_seconds(resource: Resource, found: Obj, given: int | None) -> int:
     return seconds if seconds >= 0 else 1
 
 
-def _marked(resource: Resource, record: Record, options: Mapping[str, Any]) -> Obj | None:
-    """Return the object marked for deletion, itself if nothing changes, None when it can go at once."""
-    found = record.object
+def _marked(resource: Resource, found: Obj, options: Mapping[str, Any]) -> tuple[Obj, bool]:
+    """Return the object as its deletion leaves it, itself if nothing changes, and whether it goes at once.
+
+    A pod is marked even then: watchers see it Terminating with no grace left, and then deleted.
+    """
     metadata = dict(found["metadata"])
     grace = _grace_seconds(resource, found, options.get("gracePeriodSeconds"))
     finalizers = list(metadata.get("finalizers") or ())
     wanted = _FINALIZER_OF_POLICY.get(options.get("propagationPolicy") or "")
     if wanted and wanted not in finalizers:
         finalizers.append(wanted)
-    if not grace and not finalizers and resource.key != _NAMESPACES:
-        return None
+    goes = not grace and not finalizers and resource.key != _NAMESPACES
     left = metadata.get("deletionGracePeriodSeconds")
-    if metadata.get("deletionTimestamp") and (left is None or grace >= left):
-        return found
-    now = datetime.now(UTC)
-    if metadata.get("deletionTimestamp"):
-        now = datetime.fromisoformat(metadata["deletionTimestamp"]) - timedelta(seconds=left or 0)
+    was_marked = metadata.get("deletionTimestamp")
+    if (goes and resource.key != _PODS) or (was_marked and (left is None or grace >= left)):
+        return found, goes
+    start = (
+        datetime.fromisoformat(was_marked) - timedelta(seconds=left or 0) if was_marked else datetime.now(UTC)
+    )
     metadata |= {
-        "deletionTimestamp": timestamp(now + timedelta(seconds=grace)),
+        "deletionTimestamp": timestamp(start + timedelta(seconds=grace)),
         "deletionGracePeriodSeconds": grace,
     }
     if finalizers:
@@ -367,5 +361,5 @@ def _marked(resource: Resource, record: Record, options: Mapping[str, Any]) -> O
     marked = found | {"metadata": metadata}
     if resource.key == _NAMESPACES:
         marked["status"] = {"phase": "Terminating"}
-        metadata.pop("deletionGracePeriodSeconds")
-    return marked
+        del metadata["deletionGracePeriodSeconds"]
+    return marked, goes
