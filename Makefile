@@ -5,7 +5,7 @@ KEEP ?=
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint format sandbox clean lock
+.PHONY: demo test lint format sandbox envtest clean lock
 
 demo: $(INSTALLED)  ## The story, in the terminal; KEEP=1 leaves it running to play with.
 	$(BIN)/python -m webhook.sandbox.demo $(if $(KEEP),--keep)
@@ -25,6 +25,9 @@ format: $(INSTALLED)
 
 sandbox: $(INSTALLED)  ## Only the in-memory API server; prints its kubeconfig.
 	$(BIN)/python -m webhook.sandbox
+
+envtest:  ## A real kube-apiserver to test on: prints the folder to name in KUBEBUILDER_ASSETS.
+	@tests/envtest.sh
 
 lock: $(INSTALLED)  ## Writes constraints.txt from what is installed and tested.
 	$(BIN)/pip freeze --exclude-editable | grep -v '^pip==' > constraints.txt

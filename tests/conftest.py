@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ import aiohttp
 import orjson
 import pytest
 
+from tests.apiserver import ApiServer, assets_or_skip
+from tests.benches import Bench
 from webhook.cluster import Cluster
 from webhook.sandbox import Sandbox
+from webhook.sandbox.controllers.client import Client
 from webhook.server import Lifecycle, listening
 from webhook.settings import Settings
 
@@ -96,6 +100,41 @@ async def guard_against(kubeconfig: Path, **settings: Any) -> AsyncIterator[Guar
 async def sandbox() -> AsyncIterator[Sandbox]:
     async with Sandbox() as sandbox:
         yield sandbox
+
+
+@pytest.fixture(scope="session")
+def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """One real API server for all tests of a run; each test leaves it empty."""
+    assets = assets_or_skip()
+    with asyncio.Runner() as runner:
+        starting = ApiServer.start(assets, tmp_path_factory.mktemp("apiserver"))
+        yield runner.run(starting.__aenter__())
+        runner.run(starting.__aexit__(None, None, None))
+
+
+@pytest.fixture(params=["sandbox", "apiserver"])
+def real_server(request: pytest.FixtureRequest) -> ApiServer | None:
+    """The API server of the bench that is real; None on the sandbox."""
+    if request.param == "sandbox":
+        return None
+    server: ApiServer = request.getfixturevalue("apiserver")
+    return server
+
+
+@pytest.fixture
+async def bench(real_server: ApiServer | None) -> AsyncIterator[Bench]:
+    """An API server to test against: the test runs once on each bench there is."""
+    async with AsyncExitStack() as stack:
+        server: ApiServer | Sandbox
+        if real_server is None:
+            server = await stack.enter_async_context(Sandbox())
+        else:
+            server = real_server
+        admin = await stack.enter_async_context(Client(server.kubeconfig()))
+        bench = Bench(server, admin)
+        yield bench
+        if bench.is_real:
+            await bench.clear()
 
 
 @pytest.fixture

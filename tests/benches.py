@@ -1,0 +1,182 @@
+"""The two benches that the tests of a cluster run on, behind one face.
+
+`sandbox` always; `apiserver`, a real one, where KUBEBUILDER_ASSETS names a folder with its binaries. Both are
+reached over the API alone, so that a test cannot tell them apart unless it asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.apiserver import ApiServer
+from webhook.registration import webhook_configuration
+from webhook.sandbox import Sandbox
+from webhook.sandbox.controllers.client import ApiError, Client
+from webhook.sandbox.controllers.kinds import JOBS, JOBSETS, NODES, PODS, TRAINJOBS, Kind
+from webhook.trainjob import DEFAULT_A_KEY
+
+Document = dict[str, Any]
+
+NAMESPACES = Kind("", "v1", "Namespace", "namespaces", namespaced=False)
+EVENTS = Kind("", "v1", "Event", "events")
+WEBHOOKS = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "ValidatingWebhookConfiguration",
+    "validatingwebhookconfigurations",
+    namespaced=False,
+)
+CLUSTER_ROLES = Kind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", namespaced=False)
+CLUSTER_ROLE_BINDINGS = Kind(
+    "rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False
+)
+KINDS = {
+    kind.name: kind
+    for kind in (
+        *(PODS, NODES, JOBS, JOBSETS, TRAINJOBS, NAMESPACES, WEBHOOKS),
+        *(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS),
+    )
+}
+CLEARED = (WEBHOOKS, TRAINJOBS, JOBSETS, JOBS, PODS, NODES)
+
+GUARD = "system:serviceaccount:trainjob-interlock:trainjob-interlock"
+ROLE = "trainjob-interlock"
+ACCESS = Path(__file__).parent.parent / "manifests" / "base" / "access.yaml"
+
+FOREVER_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An API server and its administrator."""
+
+    server: Sandbox | ApiServer
+    admin: Client = field(repr=False)
+
+    @property
+    def is_real(self) -> bool:
+        return isinstance(self.server, ApiServer)
+
+    @property
+    def minor(self) -> int:
+        """The minor version of Kubernetes; the sandbox says 36."""
+        return self.server.minor if isinstance(self.server, ApiServer) else 36
+
+    def write_kubeconfig(self, path: Path, user: str = "admin") -> Path:
+        self.server.write_kubeconfig(path, user=user)
+        return path
+
+    async def create(self, document: Document) -> Document:
+        """Create it as it is described: with its status, and being deleted if it says so."""
+        kind = KINDS[document["kind"]]
+        metadata = document["metadata"]
+        namespace, name = metadata.get("namespace", ""), metadata["name"]
+        if namespace:
+            await self.ensure_namespace(namespace)
+        created: Document = await self.admin.request("POST", kind.path(namespace), body=document)
+        if status := document.get("status"):
+            created = await self.admin.request(
+                "PATCH",
+                kind.path(namespace, name, "status"),
+                body={"status": status},
+                content_type="application/merge-patch+json",
+            )
+        if metadata.get("deletionTimestamp"):
+            options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": FOREVER_SECONDS}
+            created = await self.admin.request("DELETE", kind.path(namespace, name), body=options)
+        return created
+
+    async def ensure_namespace(self, name: str) -> None:
+        document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        try:
+            await self.admin.request("POST", NAMESPACES.path(), body=document)
+        except ApiError as error:
+            if error.code != HTTPStatus.CONFLICT:
+                raise
+
+    async def get(self, kind: Kind, name: str, namespace: str = "default") -> Document:
+        return await self.admin.get(kind, namespace, name)
+
+    async def names(self, kind: Kind, namespace: str = "default") -> list[str]:
+        listed = await self.admin.list_all(kind, namespace)
+        return [item["metadata"]["name"] for item in listed.items]
+
+    async def patch(
+        self, kind: Kind, name: str, body: Document, namespace: str = "default", subresource: str = ""
+    ) -> Document:
+        patched: Document = await self.admin.request(
+            "PATCH",
+            kind.path(namespace, name, subresource),
+            body=body,
+            content_type="application/merge-patch+json",
+        )
+        return patched
+
+    async def remove(self, kind: Kind, name: str, namespace: str = "default") -> None:
+        """Delete it at once, as a kubelet does at the end of a pod."""
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+        await self.admin.request("DELETE", kind.path(namespace, name), body=options)
+
+    async def register(self, url: str, authority_pem: bytes, *, a_key: str = DEFAULT_A_KEY) -> None:
+        """Have re-admissions reviewed at `url`, and wait until this API server does it.
+
+        A real API server takes a new configuration up a moment after it was written.
+        """
+        await self.create(webhook_configuration(url=url, ca_bundle=authority_pem, a_key=a_key))
+        probe = {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainJob",
+            "metadata": {"name": "probe", "namespace": "default", "annotations": {a_key: "not a number"}},
+            "spec": {"suspend": False, "runtimeRef": {"name": "rt"}},
+        }
+
+        async def refused() -> bool:
+            try:
+                await self.admin.request("POST", f"{TRAINJOBS.path('default')}?dryRun=All", body=probe)
+            except ApiError as error:
+                return "webhook" in str(error)
+            return False
+
+        await until(refused)
+
+    async def audit_annotations(self) -> list[Mapping[str, str]]:
+        """What webhooks wrote into the audit log, oldest first."""
+        if isinstance(self.server, Sandbox):
+            return [reviewed.annotations for reviewed in self.server.audit]
+        return [line.get("annotations", {}) for line in self.server.audit_lines()]
+
+    async def permit_the_guard(self) -> None:
+        """Give the guard what `manifests/base` gives it, and no more. The sandbox forbids nothing."""
+        if not self.is_real:
+            return
+        for document in yaml.safe_load_all(ACCESS.read_text()):
+            if document["kind"] in KINDS:
+                kind = KINDS[document["kind"]]
+                try:
+                    await self.create(document)
+                except ApiError as error:
+                    if error.code != HTTPStatus.CONFLICT:
+                        raise
+                    await self.patch(kind, document["metadata"]["name"], document)
+
+    async def clear(self) -> None:
+        for kind in CLEARED:
+            for item in (await self.admin.list_all(kind)).items:
+                metadata = item["metadata"]
+                await self.remove(kind, metadata["name"], metadata.get("namespace", ""))
+
+
+async def until(
+    reached: Callable[[], Awaitable[bool]], *, seconds: float = 20.0, pause: float = 0.05
+) -> None:
+    """Ask again until it is so: for what an API server does in its own time and tells nobody."""
+    async with asyncio.timeout(seconds):
+        while not await reached():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(pause)
