@@ -55,18 +55,47 @@ class ServingCertificate(_CertificateAndKey):
 
     authority_pem: bytes
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The DNS names and IP addresses it is valid for."""
+        certificate = x509.load_pem_x509_certificate(self.certificate_pem)
+        try:
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except x509.ExtensionNotFound:
+            return frozenset()
+        addresses = map(str, names.get_values_for_type(x509.IPAddress))
+        return frozenset([*names.get_values_for_type(x509.DNSName), *addresses])
+
     def server_context(self) -> ssl.SSLContext:
         """Return a TLS context that serves HTTP/1.1 under this certificate, TLS 1.2 or later.
 
         Raises ssl.SSLError when certificate and key don't belong together or can't be read.
         """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
+        context = bare_server_context()
+        self._load(context)
+        return context
+
+    def replace_in(self, context: ssl.SSLContext) -> None:
+        """Have `context`, which may be serving, show this certificate to every connection made from now on.
+
+        Connections and begun handshakes keep what they have: OpenSSL copies the certificate into each
+        connection when it is made. Call it on the thread of the event loop that accepts the connections; it
+        takes three calls into OpenSSL, and no connection may be made between them.
+
+        Swapping the context in `sni_callback` would also do without SNI, which the API server doesn't send to
+        an IP address, but verifies client certificates against the other context's CAs, not the caller's.
+
+        Raises ssl.SSLError, and leaves `context` as it was, when certificate and key don't belong together or
+        can't be read.
+        """
+        # A load that fails half-way leaves a context without a key, so it is tried elsewhere first.
+        self.server_context()
+        self._load(context)
+
+    def _load(self, context: ssl.SSLContext) -> None:
         with _private_file(self.certificate_pem + b"\n" + self.key_pem) as path:
             # With a password given, an encrypted key is an error; without one OpenSSL asks on the terminal.
             context.load_cert_chain(path, password="")
-        return context
 
 
 @dataclass(frozen=True)
@@ -128,6 +157,23 @@ class Authority(_CertificateAndKey):
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
             raise ValueError("the authority's private key is not the one of its certificate")
         return key
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is an IP address, which a certificate holds apart from DNS names."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def bare_server_context() -> ssl.SSLContext:
+    """Return a context for HTTP/1.1 over TLS 1.2 or later whose handshakes fail: it has no certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def new_authority(

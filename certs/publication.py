@@ -1,0 +1,84 @@
+"""The `caBundle` of our webhooks in a ValidatingWebhookConfiguration: read, and written into a copy of it."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What one version of a webhook configuration has the API servers trust.
+
+    `uid` and `generation` pin the content: the API server raises the generation with every change of the
+    webhooks. `bundles` are those of our webhooks, in their order.
+    """
+
+    uid: str
+    generation: int
+    bundles: tuple[bytes, ...]
+
+    @property
+    def trusted(self) -> frozenset[bytes]:
+        """The authorities, each as PEM, that all of our webhooks are called with."""
+        return frozenset.intersection(*(frozenset(authorities_in(bundle)) for bundle in self.bundles))
+
+    @property
+    def present(self) -> tuple[bytes, ...]:
+        """The authorities, each as PEM, that any of our webhooks is called with, in the order found."""
+        return tuple(dict.fromkeys(pem for bundle in self.bundles for pem in authorities_in(bundle)))
+
+
+def published_in(configuration: Mapping[str, Any] | None, webhook_names: Iterable[str]) -> Published | None:
+    """Return what is published; None where the configuration or all webhooks of these names are absent."""
+    if configuration is None:
+        return None
+    names = frozenset(webhook_names)
+    bundles = tuple(_bundle(webhook) for webhook in _webhooks(configuration) if webhook["name"] in names)
+    if not bundles:
+        return None
+    metadata = configuration["metadata"]
+    return Published(str(metadata.get("uid", "")), int(metadata.get("generation", 0)), bundles)
+
+
+def with_bundle(
+    configuration: Mapping[str, Any], webhook_names: Iterable[str], bundle: bytes
+) -> dict[str, Any]:
+    """Return the configuration with this bundle in each webhook of these names and nothing else changed.
+
+    Its `resourceVersion` stays, so that the write fails where someone else wrote meanwhile.
+    """
+    names = frozenset(webhook_names)
+    published = {"caBundle": b64encode(bundle).decode()}
+    webhooks = [
+        {**webhook, "clientConfig": {**webhook["clientConfig"], **published}}
+        if webhook["name"] in names
+        else webhook
+        for webhook in _webhooks(configuration)
+    ]
+    return {**configuration, "webhooks": webhooks}
+
+
+def authorities_in(bundle: bytes) -> tuple[bytes, ...]:
+    """Return the certificates of a PEM bundle, each as PEM; none where any of it can't be read.
+
+    client-go takes a bundle whole or fails the call: `unable to parse bytes as PEM block`.
+    """
+    try:
+        found = x509.load_pem_x509_certificates(bundle)
+    except ValueError:
+        return ()
+    return tuple(certificate.public_bytes(Encoding.PEM) for certificate in found)
+
+
+def _webhooks(configuration: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from configuration.get("webhooks") or ()
+
+
+def _bundle(webhook: Mapping[str, Any]) -> bytes:
+    return b64decode(webhook["clientConfig"].get("caBundle") or "")

@@ -1,0 +1,381 @@
+"""What a rotation does next: a pure function of what the Secret holds, what is published and what is served.
+
+The Secret holds a *signer*, the one authority that issues; a *serving* certificate; and *older* authorities,
+each trusted until the last certificate it issued has expired.
+
+    phase     serving certificate                   the bundle holds
+    empty     none                                  nothing of ours
+    staged    none, or one of an older authority    the older ones and, once published, the signer
+    settled   one of the signer                     the signer, and older ones until they are over
+
+    from -> to           when                                             what is written into the Secret
+    empty -> staged      at once                                          a signer
+    settled -> staged    the signer is past two thirds of its lifetime,   a signer, the last one as older
+                         or unusable
+    staged -> settled    the signer is published, and everywhere          a serving certificate
+    settled -> settled   the serving certificate is past two thirds of    a serving certificate
+                         its lifetime, or unusable
+    any -> same          an older authority is over                       the rest
+
+*Published* means: found in every webhook of ours as read back from the API server. *Everywhere* means: the
+webhook configuration has been seen unchanged for `propagation`, so that an API server whose watch lags by
+less than that knows it. The wait is measured by each replica for itself and is not stored: one that restarts
+waits anew, which costs time and no call.
+
+Each transition is one conditional write of the Secret, and publishing is one conditional write of the webhook
+configuration. Whoever is killed leaves one of the phases, from which any replica goes on; of replicas that
+take the same step at once, one succeeds and the others read again.
+
+A replica serves the Secret's certificate once its authority is published and everywhere; until then it stays
+with the one it has. One that has none, and finds none in the Secret, issues and serves as soon as the signer
+is published: to wait would answer nobody, while an API server that knows the bundle already can be answered.
+
+What a replica serves is worth more than the Secret: while it is valid its authority stays in the bundle, and
+it is written back into a Secret that has lost it (never its authority's key, so that deleting the Secret
+makes new keys). An authority that is in the bundle but neither in the Secret nor served here may be what
+another replica serves, so it is removed only after `propagation`, in which that replica claims it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+
+from certs.authority import (
+    AUTHORITY_LIFETIME,
+    CLOCK_SKEW,
+    SERVING_LIFETIME,
+    Authority,
+    ServingCertificate,
+    is_address,
+    new_authority,
+)
+from certs.publication import Published
+
+PROPAGATION = timedelta(seconds=60)
+"""How far the slowest API server's view of the webhook configuration may lag; usually well under a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What certificates are made for and how long they last.
+
+    Raises ValueError when there is no name, an address is none, or a third of a lifetime, which is what is
+    left at its renewal, is not longer than `propagation`.
+    """
+
+    dns_names: tuple[str, ...] = ()
+    ip_addresses: tuple[str, ...] = ()
+    authority_lifetime: timedelta = AUTHORITY_LIFETIME
+    serving_lifetime: timedelta = SERVING_LIFETIME
+    propagation: timedelta = PROPAGATION
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise ValueError("a serving certificate needs at least one DNS name or IP address")
+        if not timedelta() <= self.propagation < min(self.authority_lifetime, self.serving_lifetime) / 3:
+            raise ValueError(
+                f"what is left of a certificate at its renewal, a third of {self.serving_lifetime} and of "
+                f"{self.authority_lifetime}, has to outlast the {self.propagation} a bundle takes"
+            )
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The DNS names and the addresses, as a certificate has them."""
+        return frozenset([*self.dns_names, *(str(ip_address(address)) for address in self.ip_addresses)])
+
+
+@dataclass(frozen=True, slots=True)
+class Older:
+    """An authority that issues no more, trusted until the last certificate it issued has expired."""
+
+    certificate_pem: bytes
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the Secret holds; `serving` is of the signer or of one of the older authorities."""
+
+    signer: Authority | None = None
+    serving: ServingCertificate | None = None
+    older: tuple[Older, ...] = ()
+
+    @property
+    def authorities(self) -> tuple[bytes, ...]:
+        """The certificates, PEM, that API servers have to trust."""
+        older = tuple(one.certificate_pem for one in self.older)
+        return older if self.signer is None else (self.signer.certificate_pem, *older)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a replica sees: the Secret, the webhook configuration, and itself.
+
+    `damaged`: the Secret holds more, or less, than `state`. `unchanged_for`: how long `published` has been
+    seen as it is. `in_service`: the certificate that this replica serves.
+    """
+
+    state: State
+    now: datetime
+    published: Published | None = None
+    unchanged_for: timedelta = timedelta()
+    in_service: ServingCertificate | None = None
+    may_publish: bool = True
+    damaged: bool = False
+
+    @property
+    def trusted(self) -> frozenset[bytes]:
+        """The authorities that our webhooks are called with, as read back."""
+        return frozenset() if self.published is None else self.published.trusted
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Show this certificate from now on."""
+
+    certificate: ServingCertificate
+
+
+@dataclass(frozen=True, slots=True)
+class IssueServing:
+    """Write a new serving certificate of the signer for these names into the Secret."""
+
+    because: str
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Write this bundle into the webhook configuration."""
+
+    because: str
+    bundle: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Write what is served here back into the Secret: its authority, and where it is lost the certificate."""
+
+    because: str
+    certificate: ServingCertificate
+    lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StageAuthority:
+    """Write a new signer into the Secret."""
+
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tidy:
+    """Write the Secret without what is over or unreadable."""
+
+    because: str
+
+
+SecretStep = IssueServing | Restore | StageAuthority | Tidy
+Step = Serve | Publish | SecretStep
+
+
+def steps(situation: Situation, terms: Terms) -> Iterator[Step]:
+    """Yield what is to be done, most urgent first; each supposes that none of the others was done.
+
+    So whoever did one looks at the situation anew, and whoever could not do it tries the next.
+    """
+    for find in (_serve, _issue, _publish, _restore, _stage, _tidy):
+        step = find(situation, terms)
+        if step is not None:
+            yield step
+
+
+def next_moment(situation: Situation, terms: Terms) -> datetime:
+    """Return when, after `now`, time alone makes the next step due; nothing else need be looked at before."""
+    state, now = situation.state, situation.now
+    moments = [one.until for one in state.older]
+    if state.signer is not None:
+        moments += [renewal(state.signer), state.signer.not_before]
+    if state.serving is not None:
+        moments += [renewal(state.serving), state.serving.not_before, state.serving.not_after]
+    moments.append(now + terms.propagation - situation.unchanged_for)
+    return min((moment for moment in moments if moment > now), default=now + terms.serving_lifetime)
+
+
+def after(step: SecretStep, state: State, terms: Terms, now: datetime) -> State:
+    """Return what the Secret holds after this step; with new keys each time, where the step makes any.
+
+    Raises ValueError when a certificate is to be issued for a malformed name.
+    """
+    older = state.older
+    match step:
+        case StageAuthority():
+            if state.signer and state.serving and _is_of(state.serving, state.signer):
+                older = _with_authority_of(state.serving, older)
+            signer = new_authority(now=now, lifetime=terms.authority_lifetime)
+            return _consistent(State(signer, state.serving, older), now)
+        case IssueServing() if state.signer is not None:
+            serving = state.signer.issue(
+                dns_names=sorted(name for name in step.names if not is_address(name)),
+                ip_addresses=sorted(name for name in step.names if is_address(name)),
+                now=now,
+                lifetime=terms.serving_lifetime,
+            )
+            return _consistent(State(state.signer, serving, older), now)
+        case Restore():
+            kept = step.certificate if step.lost else state.serving
+            return _consistent(State(state.signer, kept, _with_authority_of(step.certificate, older)), now)
+        case _:
+            return _consistent(State(state.signer, state.serving, older), now)
+
+
+def renewal(certificate: Authority | ServingCertificate) -> datetime:
+    """Return when two thirds of a certificate's lifetime have passed, its backdating not counted."""
+    lifetime = certificate.not_after - certificate.not_before - CLOCK_SKEW
+    return certificate.not_after - max(lifetime, timedelta()) / 3
+
+
+def _serve(situation: Situation, terms: Terms) -> Serve | None:
+    held, in_service = _held(situation, terms), _in_service(situation, terms)
+    if held is None or held.authority_pem not in situation.trusted:
+        return None
+    if in_service is None:
+        return Serve(held)
+    if held.certificate_pem == in_service.certificate_pem:
+        return None
+    known = held.authority_pem == in_service.authority_pem or _everywhere(situation, terms)
+    return Serve(held) if known else None
+
+
+def _issue(situation: Situation, terms: Terms) -> IssueServing | None:
+    state = situation.state
+    if state.signer is None or state.signer.certificate_pem not in situation.trusted:
+        return None
+    if _lifetime_fault(state.signer, situation.now) is not None:
+        return None
+    current = [one for one in (_held(situation, terms), _in_service(situation, terms)) if one is not None]
+    in_use = any(_is_of(one, state.signer) for one in current)
+    if current and not in_use and not _everywhere(situation, terms):
+        return None
+    return _serving_fault(state.serving, state.signer, situation, terms)
+
+
+def _publish(situation: Situation, terms: Terms) -> Publish | None:
+    published, in_service = situation.published, _in_service(situation, terms)
+    ours = list(situation.state.authorities)
+    if in_service is not None:
+        ours.append(in_service.authority_pem)
+    if published is None or not situation.may_publish or not ours:
+        return None
+    strays = [pem for pem in published.present if pem not in ours]
+    wanted = dict.fromkeys(ours if _everywhere(situation, terms) else [*ours, *strays])
+    bundle = b"".join(wanted)
+    if all(one == bundle for one in published.bundles):
+        return None
+    if not published.trusted.issuperset(ours):
+        return Publish("an authority of ours is missing", bundle)
+    if wanted.keys().isdisjoint(strays) and strays:
+        return Publish(f"{len(strays)} authorities that are not ours", bundle)
+    return Publish("not written as it should be", bundle)
+
+
+def _restore(situation: Situation, terms: Terms) -> Restore | None:
+    in_service = _in_service(situation, terms)
+    if in_service is None:
+        return None
+    state = situation.state
+    of_signer = state.signer is not None and _is_of(in_service, state.signer)
+    trusted_long_enough = of_signer or any(
+        one.certificate_pem == in_service.authority_pem and one.until >= in_service.not_after
+        for one in state.older
+    )
+    lost = _held(situation, terms) is None
+    if lost and not of_signer:
+        return Restore("the Secret has no usable serving certificate", in_service, lost=True)
+    if not trusted_long_enough:
+        return Restore("the Secret lacks the authority of what is served", in_service, lost=False)
+    return None
+
+
+def _stage(situation: Situation, _: Terms) -> StageAuthority | None:
+    signer = situation.state.signer
+    if signer is None:
+        return StageAuthority("there is no authority with its key")
+    fault = _lifetime_fault(signer, situation.now)
+    return None if fault is None else StageAuthority(f"the authority {fault}")
+
+
+def _tidy(situation: Situation, _: Terms) -> Tidy | None:
+    if situation.damaged:
+        return Tidy("parts of the Secret were unusable")
+    if any(one.until <= situation.now for one in situation.state.older):
+        return Tidy("the last certificate of an older authority expired")
+    return None
+
+
+def _serving_fault(
+    serving: ServingCertificate | None, signer: Authority, situation: Situation, terms: Terms
+) -> IssueServing | None:
+    if serving is None:
+        return IssueServing("there is no usable serving certificate", terms.names)
+    if not _is_of(serving, signer):
+        return IssueServing("there is a new authority", terms.names)
+    if missing := terms.names - serving.names:
+        # Replicas of two releases may want different names; with those of both, neither issues again.
+        both = terms.names | serving.names
+        return IssueServing(f"the serving certificate lacks {', '.join(sorted(missing))}", both)
+    fault = _lifetime_fault(serving, situation.now)
+    return None if fault is None else IssueServing(f"the serving certificate {fault}", terms.names)
+
+
+def _lifetime_fault(certificate: Authority | ServingCertificate, now: datetime) -> str | None:
+    if now < certificate.not_before:
+        return f"is not valid before {certificate.not_before:%Y-%m-%d %H:%M:%SZ}"
+    if now >= certificate.not_after:
+        return f"expired at {certificate.not_after:%Y-%m-%d %H:%M:%SZ}"
+    if now >= renewal(certificate):
+        return "has passed two thirds of its lifetime"
+    return None
+
+
+def _held(situation: Situation, terms: Terms) -> ServingCertificate | None:
+    return _usable(situation.state.serving, situation.now, terms)
+
+
+def _in_service(situation: Situation, terms: Terms) -> ServingCertificate | None:
+    return _usable(situation.in_service, situation.now, terms)
+
+
+def _usable(serving: ServingCertificate | None, now: datetime, terms: Terms) -> ServingCertificate | None:
+    if serving is None or not serving.not_before <= now < serving.not_after:
+        return None
+    return serving if serving.names >= terms.names else None
+
+
+def _is_of(serving: ServingCertificate, authority: Authority) -> bool:
+    return serving.authority_pem == authority.certificate_pem
+
+
+def _everywhere(situation: Situation, terms: Terms) -> bool:
+    return situation.published is not None and situation.unchanged_for >= terms.propagation
+
+
+def _with_authority_of(serving: ServingCertificate, older: tuple[Older, ...]) -> tuple[Older, ...]:
+    others = tuple(one for one in older if one.certificate_pem != serving.authority_pem)
+    until = max(
+        [serving.not_after, *(one.until for one in older if one.certificate_pem == serving.authority_pem)]
+    )
+    return (Older(serving.authority_pem, until), *others)
+
+
+def _consistent(state: State, now: datetime) -> State:
+    """Without what is over, and without a serving certificate of no authority."""
+    kept = replace(state, older=tuple(one for one in state.older if one.until > now))
+    return (
+        kept
+        if kept.serving is None or kept.serving.authority_pem in kept.authorities
+        else replace(kept, serving=None)
+    )
