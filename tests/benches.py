@@ -166,6 +166,34 @@ class Bench:
                         raise
                     await self.patch(kind, document["metadata"]["name"], document)
 
+    async def take_from_the_guard(self, verb: str, resource: str, group: str = "") -> None:
+        """Forbid the guard one thing: without its rule in the role, or as the sandbox forbids."""
+        if isinstance(self.server, Sandbox):
+            self.server.forbid(verb, resource, group)
+            return
+        role = await self.get(CLUSTER_ROLES, ROLE)
+        left = [
+            rule
+            for rule in role["rules"]
+            if (rule["verbs"], rule["resources"], rule["apiGroups"]) != ([verb], [resource], [group])
+        ]
+        assert len(left) == len(role["rules"]) - 1
+        await self.patch(CLUSTER_ROLES, ROLE, {"rules": left})
+
+    async def stop(self) -> None:
+        """Kill the API server; what it stored stays."""
+        if isinstance(self.server, Sandbox):
+            await self.server.stop()
+        else:
+            await self.server.stop_server(0)
+
+    async def start(self) -> None:
+        """Start it again, on the same port."""
+        if isinstance(self.server, Sandbox):
+            await self.server.start()
+        else:
+            await self.server.start_server()
+
     async def clear(self) -> None:
         for kind in CLEARED:
             for item in (await self.admin.list_all(kind)).items:

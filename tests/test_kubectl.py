@@ -221,6 +221,13 @@ async def test_what_admits_nothing_goes_through(
     assert (ran.code, ran.err) == (0, "")
 
 
+async def test_there_is_nothing_to_scale(bench: Bench, kubectl: Kubectl, waiting: dict[str, Any]) -> None:
+    ran = await kubectl("scale", "trainjob", "llama", "--replicas=1")
+    assert ran.code == 1
+    assert "Error from server (NotFound): " in ran.err
+    await assert_untouched(bench, waiting)
+
+
 async def test_an_a_that_is_no_number_is_a_bad_request(
     bench: Bench, kubectl: Kubectl, waiting: dict[str, Any]
 ) -> None:
