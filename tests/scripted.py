@@ -124,7 +124,7 @@ class ScriptedApiServer:
         self._news = asyncio.Condition()
         authority = new_authority(now=datetime.now(UTC))
         serving = authority.issue(ip_addresses=["127.0.0.1"], now=datetime.now(UTC))
-        self._authority_pem, self._tls = serving.authority_pem, serving.server_context()
+        self.authority_pem, self._tls = serving.authority_pem, serving.server_context()
         self._defaults: dict[str, Handler] = {
             "pods": answer(listed("PodList", [])),
             "jobs": answer(listed("JobList", [])),
@@ -152,7 +152,7 @@ class ScriptedApiServer:
         await self._stack.aclose()
 
     def write_kubeconfig(self, path: Path, token: str = "valid") -> Path:
-        ca = base64.b64encode(self._authority_pem).decode()
+        ca = base64.b64encode(self.authority_pem).decode()
         cluster = {"server": f"https://127.0.0.1:{self.port}", "certificate-authority-data": ca}
         document = {
             "apiVersion": "v1",
