@@ -12,8 +12,9 @@ from aiohttp import web
 from kubernetes.aio.config import incluster_config
 
 from tests.scripted import Handler, ScriptedApiServer, answer, refusal
-from webhook import cluster as cluster_module
-from webhook.cluster import Cluster, CredentialsError, ReadFailedError
+from webhook import credentials as credentials_module
+from webhook.cluster import Cluster, ReadFailedError
+from webhook.credentials import CredentialsError
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ async def server() -> AsyncIterator[ScriptedApiServer]:
 
 @pytest.fixture(autouse=True)
 def no_pause_between_reloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "_RELOAD_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(credentials_module, "_RELOAD_PAUSE_SECONDS", 0.0)
 
 
 def accepts(token: str) -> Handler:
@@ -123,7 +124,7 @@ async def test_credentials_that_are_refused_are_not_read_again_at_once(
     server: ScriptedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A storm of refused requests must not become a storm of exec plugins."""
-    monkeypatch.setattr(cluster_module, "_RELOAD_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(credentials_module, "_RELOAD_PAUSE_SECONDS", 3600.0)
     server.script["version"] = accepts("another")
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
     async with Cluster.connect(kubeconfig=str(kubeconfig)) as cluster:

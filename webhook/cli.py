@@ -10,7 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from webhook import __version__, logs
-from webhook.cluster import CredentialsError
+from webhook.credentials import CredentialsError
 from webhook.server import serve as serve_guard
 from webhook.settings import Settings
 
