@@ -113,10 +113,9 @@ class Tell(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """A version of the webhook configuration, and since when it is seen, on the monotonic clock."""
+    """What is seen, and since when without a change, on the monotonic clock."""
 
-    uid: str
-    generation: int
+    seen: object
     since: float
 
 
@@ -166,7 +165,7 @@ class CertificateKeeper:
         self._clock = clock or SystemClock()
         self._poll = poll
         self._in_service: ServingCertificate | None = None
-        self._sighting: _Sighting | None = None
+        self._sightings: dict[str, _Sighting] = {}
         self._told: dict[str, object] = {}
         self._running: asyncio.Task[None] | None = None
 
@@ -231,26 +230,24 @@ class CertificateKeeper:
         reading = read_secret(secret)
         published = published_in(configuration, self._webhook_names)
         self._tell_what_is_wrong(secret, reading, published)
+        version = published and (published.uid, published.generation)
         situation = Situation(
             state=reading.state,
             now=self._clock.now(),
             published=published,
-            unchanged_for=self._seen_unchanged_for(published, started),
+            unchanged_for=self._seen_for("version", version, started),
+            unclaimed_for=self._seen_for("claims", (version, frozenset(reading.state.authorities)), started),
             in_service=self._in_service,
             may_publish=self._ready_to_answer.is_set(),
             damaged=bool(reading.faults),
         )
         return _View(secret, configuration, situation)
 
-    def _seen_unchanged_for(self, published: Published | None, started: float) -> timedelta:
-        """From the end of the first reading of this version to the start of the present one."""
-        if published is None:
-            self._sighting = None
-            return timedelta()
-        sighting = self._sighting
-        if sighting is None or (sighting.uid, sighting.generation) != (published.uid, published.generation):
-            sighting = _Sighting(published.uid, published.generation, self._clock.monotonic())
-            self._sighting = sighting
+    def _seen_for(self, topic: str, seen: object, started: float) -> timedelta:
+        """From the end of the first reading that found the same to the start of the present one."""
+        sighting = self._sightings.get(topic)
+        if sighting is None or sighting.seen != seen:
+            sighting = self._sightings[topic] = _Sighting(seen, self._clock.monotonic())
         return timedelta(seconds=max(0.0, started - sighting.since))
 
     async def _take(self, step: Step, view: _View) -> None:

@@ -33,7 +33,8 @@ is published: to wait would answer nobody, while an API server that knows the bu
 What a replica serves is worth more than the Secret: while it is valid its authority stays in the bundle, and
 it is written back into a Secret that has lost it (never its authority's key, so that deleting the Secret
 makes new keys). An authority that is in the bundle but neither in the Secret nor served here may be what
-another replica serves, so it is removed only after `propagation`, in which that replica claims it.
+another replica serves, so it is removed only after it was seen like that for `propagation`, in which that
+replica claims it.
 """
 
 from __future__ import annotations
@@ -115,13 +116,15 @@ class Situation:
     """What a replica sees: the Secret, the webhook configuration, and itself.
 
     `damaged`: the Secret holds more, or less, than `state`. `unchanged_for`: how long `published` has been
-    seen as it is. `in_service`: the certificate that this replica serves.
+    seen as it is; `unclaimed_for`: how long it and the authorities of `state` have both been seen as they are.
+    `in_service`: the certificate that this replica serves.
     """
 
     state: State
     now: datetime
     published: Published | None = None
     unchanged_for: timedelta = timedelta()
+    unclaimed_for: timedelta = timedelta()
     in_service: ServingCertificate | None = None
     may_publish: bool = True
     damaged: bool = False
@@ -201,7 +204,8 @@ def next_moment(situation: Situation, terms: Terms) -> datetime:
         moments += [renewal(state.signer), state.signer.not_before]
     if state.serving is not None:
         moments += [renewal(state.serving), state.serving.not_before, state.serving.not_after]
-    moments.append(now + terms.propagation - situation.unchanged_for)
+    moments += [now + terms.propagation - situation.unchanged_for]
+    moments += [now + terms.propagation - situation.unclaimed_for]
     return min((moment for moment in moments if moment > now), default=now + terms.serving_lifetime)
 
 
@@ -271,7 +275,8 @@ def _publish(situation: Situation, terms: Terms) -> Publish | None:
     if published is None or not situation.may_publish or not ours:
         return None
     strays = [pem for pem in published.present if pem not in ours]
-    wanted = dict.fromkeys(ours if _everywhere(situation, terms) else [*ours, *strays])
+    unclaimed = situation.unclaimed_for >= terms.propagation
+    wanted = dict.fromkeys(ours if unclaimed else [*ours, *strays])
     bundle = b"".join(wanted)
     if all(one == bundle for one in published.bundles):
         return None

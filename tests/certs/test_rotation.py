@@ -116,6 +116,8 @@ def test_the_old_authority_is_dropped_when_its_last_certificate_expires() -> Non
     assert last.authority_pem in world.bundle
     world.elapsed += timedelta(seconds=1)
     fleet[0].work()
+    assert last.authority_pem not in world.state.authorities
+    pass_time(world, fleet, TERMS.propagation)
     assert last.authority_pem not in world.bundle
 
 
@@ -202,7 +204,8 @@ ACTIONS = st.one_of(
     st.tuples(st.just("pass"), st.integers(1, 9)),
     st.tuples(st.just("sleep"), st.just(0)),
     st.tuples(
-        st.sampled_from(["delete", "lose signer key", "lose serving", "lose all but signer"]), st.just(0)
+        st.sampled_from(["delete", "lose signer key", "lose serving", "lose older", "lose all but signer"]),
+        st.just(0),
     ),
 )
 
@@ -247,6 +250,9 @@ def damage(world: World, how: str) -> None:
             world.write_secret(replace(world.state, signer=None, older=older), damaged=True)
         case "lose serving":
             world.write_secret(replace(world.state, serving=None), damaged=True)
+        case "lose older":
+            kept = world.state.serving if _of_signer(world.state) else None
+            world.write_secret(State(world.state.signer, kept), damaged=True)
         case "lose all but signer":
             world.write_secret(State(world.state.signer), damaged=True)
 
@@ -283,6 +289,16 @@ def test_a_secret_replaced_by_anothers_leads_over_to_it_without_a_failed_call() 
     assert set(world.bundle) == {old.authority_pem, *other.state.authorities}
     pass_time(world, fleet, TERMS.propagation * 2)
     assert {replica.in_service for replica in fleet} == {other.state.serving}
+
+
+def test_an_authority_whose_certificate_is_served_longer_than_the_secret_says_is_trusted_as_long() -> None:
+    world, fleet = settled_world(1)
+    serving = fleet[0].in_service
+    assert serving is not None
+    hasty = Older(serving.authority_pem, world.now + timedelta(days=1))
+    world.write_secret(replace(world.state, signer=new_authority(now=world.now), older=(hasty,)))
+    fleet[0].work()
+    assert [one.until for one in world.state.older] == [serving.not_after]
 
 
 def test_a_fresh_replica_that_finds_no_secret_leaves_the_others_the_time_to_claim_their_authority() -> None:

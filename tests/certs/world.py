@@ -88,22 +88,28 @@ class Replica:
     in_service: ServingCertificate | None = None
     had_nothing_until: timedelta | None = None
     generation: int = 0
+    claims: object = None
+    claims_since: timedelta = timedelta()
     seen_since: timedelta = timedelta()
     seen: tuple[Situation, int, int] | None = None
 
     def restart(self) -> None:
         self.in_service = self.seen = self.had_nothing_until = None
-        self.generation = 0
+        self.generation, self.claims = 0, None
 
     def look(self) -> Situation:
         world = self.world
         if world.published.generation != self.generation:
             self.generation, self.seen_since = world.published.generation, world.elapsed
+        claims = world.published.generation, frozenset(world.state.authorities)
+        if claims != self.claims:
+            self.claims, self.claims_since = claims, world.elapsed
         situation = Situation(
             world.state,
             world.now,
             world.published,
             world.elapsed - self.seen_since,
+            world.elapsed - self.claims_since,
             self.in_service,
             damaged=world.damaged,
         )
