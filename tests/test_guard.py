@@ -20,9 +20,9 @@ from tests.objects import (
     review,
     trainjob,
 )
-from webhook.guard import Answer, Ask, answer
+from webhook.guard import Answer, Ask, Question, answer, weigh
 from webhook.question import Subject
-from webhook.review import NotAReviewError, read_request
+from webhook.review import NotAReviewError, Request, read_request
 from webhook.trainjob import DEFAULT_A_KEY, Execution
 from webhook.verdict import (
     Clear,
@@ -58,8 +58,14 @@ async def not_to_be_asked(subject: Subject, seconds: float) -> Verdict:
 
 
 async def answered(document: Document, ask: Ask, *, seconds: float = 4.0) -> Answer:
-    request = read_request(orjson.dumps(document))
-    return await answer(request, ask, a_key=DEFAULT_A_KEY, seconds=seconds)
+    return await answered_request(read_request(orjson.dumps(document)), ask, seconds=seconds)
+
+
+async def answered_request(
+    request: Request, ask: Ask, *, a_key: str = DEFAULT_A_KEY, seconds: float = 4.0
+) -> Answer:
+    outcome = weigh(request, a_key=a_key)
+    return await answer(outcome, ask, seconds=seconds) if isinstance(outcome, Question) else outcome
 
 
 def response(told: Answer) -> Document:
@@ -220,8 +226,8 @@ async def test_the_key_of_a_is_the_configured_one() -> None:
         orjson.dumps(review(trainjob(annotations={"example.com/tries": "1"}), old=trainjob()))
     )
     oracle = Oracle(REMAINING)
-    assert (await answer(request, not_to_be_asked, a_key=DEFAULT_A_KEY, seconds=4)).allowed
-    assert not (await answer(request, oracle, a_key="example.com/tries", seconds=4)).allowed
+    assert (await answered_request(request, not_to_be_asked)).allowed
+    assert not (await answered_request(request, oracle, a_key="example.com/tries")).allowed
 
 
 @pytest.mark.parametrize(
@@ -275,7 +281,7 @@ async def test_a_verdict_that_is_none_is_a_denial() -> None:
 async def test_a_value_as_deep_as_json_gets_is_never_allowed() -> None:
     deep = orjson.dumps(UN_SUSPENDING).replace(b'"suspend":false', b'"suspend":' + b"[" * 1000 + b"]" * 1000)
     with capture_logs():
-        told = await answer(read_request(deep), not_to_be_asked, a_key=DEFAULT_A_KEY, seconds=4)
+        told = await answered_request(read_request(deep), not_to_be_asked)
     assert not response(told)["allowed"]
 
 

@@ -90,7 +90,7 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
         kubeconfig.write_text(yaml.safe_dump(kubeconfig_of(str(server.make_url("")))))
         async with Cluster.connect(kubeconfig=str(kubeconfig)) as cluster:
             assert [page async for page in cluster.pods("team", selector="a=b", at_most=11)]
-            await cluster.jobs("team", selector="a=b")
+            assert [page async for page in cluster.jobs("team", selector="a=b", at_most=50)]
             await cluster.jobset("team", "a-jobset")
             await cluster.node("a-node")
             await cluster.put_webhook_configuration(manifest("ValidatingWebhookConfiguration"))

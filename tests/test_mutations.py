@@ -45,7 +45,7 @@ PARTS = [
     ),
     Part(
         "the old object's labels",
-        "webhook/guard.py",
+        "webhook/question.py",
         "readings = [new] if old is None else [new, old]",
         "readings = [new]",
         "tests/test_wire.py::test_labels_that_are_rewritten_in_the_same_request_hide_no_pod",
@@ -93,13 +93,29 @@ PARTS = [
         "tests/test_fail_closed.py::test_a_jobset_api_that_is_served_in_another_version_only_is_read_in_that",
     ),
     Part(
-        "the chain is read before the pods",
+        "the Jobs are read after the JobSet",
         "webhook/question.py",
-        "    orders, chain_failures = _separated(await asyncio.gather(*chain))\n"
-        "    selections, pod_failures = _separated(await asyncio.gather(*pods))\n",
-        "    selections, pod_failures = _separated(await asyncio.gather(*pods))\n"
-        "    orders, chain_failures = _separated(await asyncio.gather(*chain))\n",
+        '    jobset = await attempt("reading the JobSet", _unsettled_jobset(cluster, subject))\n'
+        '    jobs = await attempt("listing the Jobs", _unsettled_jobs(cluster, subject))\n',
+        '    jobs = await attempt("listing the Jobs", _unsettled_jobs(cluster, subject))\n'
+        '    jobset = await attempt("reading the JobSet", _unsettled_jobset(cluster, subject))\n',
+        "tests/test_wire.py::test_a_job_that_is_made_while_the_jobset_is_read_is_seen",
+    ),
+    Part(
+        "the pods are read after the Jobs",
+        "webhook/question.py",
+        '    jobs = await attempt("listing the Jobs", _unsettled_jobs(cluster, subject))\n'
+        "    pods = await asyncio.gather(\n",
+        '    late = asyncio.ensure_future(attempt("listing the Jobs", _unsettled_jobs(cluster, subject)))\n'
+        "    pods = await asyncio.gather(\n",
         "tests/test_wire.py::test_a_pod_that_starts_while_the_chain_is_read_is_seen",
+    ),
+    Part(
+        "a TrainJob that is not suspended is an order",
+        "webhook/question.py",
+        "unsettled=tuple(unsettled_trainjob(old))",
+        "unsettled=()",
+        "tests/test_wire.py::test_raising_a_of_a_trainjob_that_trainer_has_not_started_yet_is_denied",
     ),
     Part(
         "a failed read is no yes",

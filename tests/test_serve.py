@@ -20,6 +20,7 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
+import yaml
 
 from certs.authority import new_authority
 from tests import objects
@@ -254,7 +255,7 @@ async def test_url_registers_a_configuration_that_is_called(tmp_path: Path) -> N
             async with served(
                 tmp_path / "kubeconfig", "--url", "https://127.0.0.1:9443", INTERLOCK_A_KEY="example.com/a"
             ) as guard:
-                assert (await guard.told("ready"))["url"] == "https://127.0.0.1:9443"
+                assert (await guard.told("ready"))["url"] == "https://127.0.0.1:9443/validate"
                 assert (await guard.told("registered"))["webhook_configuration"] == "trainjob-interlock"
             found = sandbox.get("validatingwebhookconfigurations", "trainjob-interlock")
             (hook,) = found["webhooks"]
@@ -269,6 +270,8 @@ async def test_url_registers_a_configuration_that_is_called(tmp_path: Path) -> N
     [
         (["--kubeconfig", "nowhere"], {}, "there is no kubeconfig nowhere", 1),
         (["--log-level", "loud"], {}, "the setting log_level (INTERLOCK_LOG_LEVEL) cannot be used", 2),
+        (["--url", "https://guard:99999"], {}, "the guard cannot start: ", 1),
+        (["--url", "https://user:secret@guard"], {}, "a webhook's URL is https://host[:port][/path]", 1),
         (["--url", "http://plain"], {}, "the setting url (INTERLOCK_URL) cannot be used", 2),
         ([], {"INTERLOCK_KEEPALIVE_SECONDS": "75"}, "(INTERLOCK_KEEPALIVE_SECONDS) cannot be used", 2),
         ([], {"INTERLOCK_A_KEY": "a,b"}, "the setting a_key (INTERLOCK_A_KEY) cannot be used", 2),
@@ -285,6 +288,20 @@ async def test_a_start_that_cannot_be_says_why(
     assert last.startswith("interlock: ")
     assert told in last
     assert "Traceback" not in "".join(guard.raw)
+
+
+async def test_a_signal_while_the_credentials_are_waited_for_ends_the_start(
+    cluster: ScriptedApiServer, kubeconfig: Path
+) -> None:
+    document = yaml.safe_load(kubeconfig.read_text())
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sleep", "args": ["60"]}
+    document["users"][0]["user"] = {"exec": {**plugin, "interactiveMode": "Never"}}
+    kubeconfig.write_text(yaml.safe_dump(document))
+    async with served(kubeconfig, "--log-level", "debug") as guard:
+        await guard.told("starting")
+        guard.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            assert await guard.process.wait() == 0
 
 
 async def test_a_port_that_is_taken_is_said(cluster: ScriptedApiServer, kubeconfig: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from webhook.guard import answer
+from webhook.guard import Question, answer, weigh
 from webhook.question import Subject
 from webhook.review import read_request
 from webhook.trainjob import DEFAULT_A_KEY, Execution
@@ -71,7 +71,8 @@ async def test_a_recorded_review_is_denied_if_it_admits_and_allowed_if_not(recor
         asked.append(subject)
         return PodsRemain((RemainingPod("fresh-node-0-0", "gpu-1"),), uncounted=False)
 
-    told = await answer(read_request(body), ask, a_key=DEFAULT_A_KEY, seconds=4)
+    outcome = weigh(read_request(body), a_key=DEFAULT_A_KEY)
+    told = await answer(outcome, ask, seconds=4) if isinstance(outcome, Question) else outcome
     response = orjson.loads(told.body)["response"]
     assert response["uid"] == orjson.loads(body)["request"]["uid"]
     match EXPECTED[recording]:

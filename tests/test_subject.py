@@ -18,9 +18,9 @@ from webhook.trainjob import (
 BY_JOBSET = "jobset.sigs.k8s.io/jobset-name=llama"
 
 
-def subject(*documents: Document, name: str = "llama") -> Subject:
-    readings = [read_trainjob(document, a_key=DEFAULT_A_KEY) for document in documents]
-    return Subject.of(readings, namespace="team", name=name)
+def subject(new: Document, old: Document | None = None, *, name: str = "llama") -> Subject:
+    before = None if old is None else read_trainjob(old, a_key=DEFAULT_A_KEY)
+    return Subject.of(read_trainjob(new, a_key=DEFAULT_A_KEY), before, namespace="team", name=name)
 
 
 def by_execution(job_id: str, submission: str) -> str:

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from tests import objects
 from tests.conftest import Guard, guard_against
-from tests.scripted import ScriptedApiServer, after, answer, hang, listed, refusal
+from tests.scripted import ScriptedApiServer, answer, hang, listed, refusal
 from webhook.server import parse_duration
 
 UNSUSPEND = objects.review(objects.trainjob(suspend=False), old=objects.trainjob(suspend=True), uid="a-uid")
@@ -547,18 +547,127 @@ async def test_a_pod_that_starts_while_the_chain_is_read_is_seen(
     assert reply.response["status"]["reason"] == "PodsRemain"
 
 
-async def test_the_reads_of_each_round_run_at_the_same_time(guard: Guard, cluster: ScriptedApiServer) -> None:
-    for resource, document in {"jobs": listed("JobList", []), "pods": listed("PodList", [])}.items():
-        cluster.script[resource] = after(0.3, answer(document))
-    cluster.script["jobsets"] = after(
-        0.3, cluster.script.get("jobsets") or answer(objects.jobset(terminal_state="Completed"))
-    )
+async def test_a_job_that_is_made_while_the_jobset_is_read_is_seen(
+    guard: Guard, cluster: ScriptedApiServer
+) -> None:
+    """The JobSet runs when the question arrives, and makes a Job before it is seen suspended."""
+    jobs: list[dict[str, Any]] = []
+
+    async def suspended_after_it_made_a_job(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.2)
+        jobs.append(objects.job(suspend=False))
+        return await answer(objects.jobset(suspend=True, conditions={"Suspended": "True"}))(request)
+
+    async def jobs_as_they_are(request: web.Request) -> web.StreamResponse:
+        return await answer(listed("JobList", jobs))(request)
+
+    cluster.script["jobsets"] = suspended_after_it_made_a_job
+    cluster.script["jobs"] = jobs_as_they_are
+    reply = await guard.post(UNSUSPEND)
+    assert reply.response["allowed"] is False
+    assert reply.message == "the previous execution is not stopped yet: Job llama-node-0 is not suspended"
+
+
+async def test_raising_a_of_a_trainjob_that_trainer_has_not_started_yet_is_denied(guard: Guard) -> None:
+    """It is not suspended and has no JobSet: Trainer may be about to start it with the old A."""
+    old = objects.trainjob(suspend=False, annotations=objects.a(1))
+    new = objects.trainjob(suspend=False, annotations=objects.a(2))
+    reply = await guard.post(objects.review(new, old=old))
+    assert reply.response["allowed"] is False
+    assert reply.message == "the previous execution is not stopped yet: TrainJob llama is not suspended"
+
+    finished = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    assert (await guard.post(objects.review(new, old={**old, **finished}))).response["allowed"] is True
+
+
+async def test_both_selections_are_read_at_the_same_time(guard: Guard, cluster: ScriptedApiServer) -> None:
+    both = asyncio.Barrier(2)
+
+    async def once_both_are_asked(request: web.Request) -> web.StreamResponse:
+        await both.wait()
+        return await answer(listed("PodList", []))(request)
+
+    cluster.script["pods"] = once_both_are_asked
     labelled = objects.trainjob(suspend=True, labels=objects.execution_labels())
-    started = asyncio.get_running_loop().time()
     reply = await guard.post(objects.review(objects.trainjob(suspend=False), old=labelled))
     assert reply.response["allowed"] is True
-    assert len(cluster.reads_of("pods")) == 2
-    assert asyncio.get_running_loop().time() - started < 0.9
+
+
+async def test_a_thousand_jobs_are_read_a_page_at_a_time_until_enough_can_be_named(
+    guard: Guard, cluster: ScriptedApiServer
+) -> None:
+    jobs = [objects.job(f"llama-{number:04}", suspend=False) for number in range(1000)]
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        start, limit = int(request.query.get("continue", "0")), int(request.query["limit"])
+        following = str(start + limit) if start + limit < len(jobs) else ""
+        return await answer(listed("JobList", jobs[start : start + limit], following=following))(request)
+
+    cluster.script["jobs"] = page
+    reply = await guard.post(UNSUSPEND)
+    assert reply.message.endswith("Job llama-0009 is not suspended and at least 40 more")
+    assert [read.query["limit"] for read in cluster.reads_of("jobs")] == ["50"]
+
+
+async def test_a_timeout_of_eight_thousand_digits_costs_nothing(guard: Guard) -> None:
+    started = asyncio.get_running_loop().time()
+    reply = await guard.post(UNSUSPEND, timeout="1" * 7000)
+    assert reply.response["allowed"] is True
+    assert asyncio.get_running_loop().time() - started < 0.5
+
+
+async def test_a_body_nested_as_deep_as_json_gets_is_refused(guard: Guard) -> None:
+    deep = b'{"kind":' + b"[" * 1000 + b"]" * 1000 + b"}"
+    reply = await guard.post(deep)
+    assert reply.status == 400
+    assert "the body is a list of nothing" in reply.document["message"]
+
+
+async def test_a_connection_that_says_nothing_is_closed(
+    cluster: ScriptedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.server.SILENCE_SECONDS", 0.2)
+    async with guard_against(cluster.write_kubeconfig(tmp_path / "kubeconfig")) as guard:
+        trust = ssl.create_default_context(cadata=guard.authority_pem.decode())
+        reader, writer = await asyncio.open_connection("127.0.0.1", guard.port, ssl=trust)
+        half, half_writer = await asyncio.open_connection("127.0.0.1", guard.port, ssl=trust)
+        half_writer.write(b"POST /validate HTTP/1.1\r\nHost: ")
+        spoke = await guard.post(UNSUSPEND)
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+            assert await half.read() == b""
+        assert spoke.response["allowed"] is True
+        assert (await guard.post(UNSUSPEND)).response["allowed"] is True
+        writer.close()
+        half_writer.close()
+
+
+async def test_large_bodies_wait_for_one_another(cluster: ScriptedApiServer, tmp_path: Path) -> None:
+    """Senders that dawdle over large bodies hold the budget; a small review passes them by."""
+    kubeconfig = cluster.write_kubeconfig(tmp_path / "kubeconfig")
+    async with guard_against(kubeconfig, max_body_bytes=2**21) as guard:
+        trust = ssl.create_default_context(cadata=guard.authority_pem.decode())
+        head = (
+            b"POST /validate?timeout=2s HTTP/1.1\r\nHost: guard\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 2000000\r\n\r\n"
+        )
+        dawdlers = []
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", guard.port, ssl=trust)
+            writer.write(head)
+            await writer.drain()
+            dawdlers.append((reader, writer))
+        assert (await guard.post(UNSUSPEND)).response["allowed"] is True
+        for reader, writer in dawdlers:
+            async with asyncio.timeout(10):
+                assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
+            writer.close()
+        padding = {"padding": "x" * 900_000}
+        large = objects.review(
+            objects.trainjob(suspend=False, annotations=padding),
+            old=objects.trainjob(suspend=True, annotations=padding),
+        )
+        assert (await guard.post(large)).response["allowed"] is True
 
 
 async def test_tls_below_1_2_is_refused(guard: Guard) -> None:

@@ -31,7 +31,7 @@ def remaining(
     unsettled: tuple[Unsettled, ...] = (),
     failures: tuple[Failure, ...] = (),
 ) -> PodsRemain:
-    return PodsRemain(pods, uncounted, unsettled, failures)
+    return PodsRemain(pods, uncounted, unsettled, failures=failures)
 
 
 @pytest.mark.parametrize(

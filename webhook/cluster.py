@@ -123,8 +123,8 @@ class Cluster:
         ):
             yield page
 
-    async def jobs(self, namespace: str, *, selector: str) -> list[Any]:
-        """All Jobs of a label selector.
+    async def jobs(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:
+        """All Jobs of a label selector, in pages of `at_most`; consistent as the pods are.
 
         Raises:
             ReadFailedError: there is no readable answer.
@@ -133,8 +133,9 @@ class Cluster:
             f"listing Jobs in namespace {namespace}", f"list jobs.batch in namespace {namespace}"
         )
         path = f"/apis/batch/v1/namespaces/{_quoted(namespace)}/jobs"
-        pages = self._pages(path, {"labelSelector": selector}, target, "JobList")
-        return [item async for page in pages for item in page.items]
+        query = {"labelSelector": selector, "limit": str(at_most)}
+        async for page in self._pages(path, query, target, "JobList"):
+            yield page
 
     async def jobset(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """The JobSet of this name, or None when there is none or its API is not installed.
@@ -189,11 +190,10 @@ class Cluster:
         else:
             found = _document(status, body, target, "ValidatingWebhookConfiguration")
             target = _Target(f"replacing ValidatingWebhookConfiguration {name}", f"update {kind}")
-            version = found["metadata"]["resourceVersion"]
-            replacement = {
-                **configuration,
-                "metadata": {**configuration["metadata"], "resourceVersion": version},
-            }
+            # What people and tools wrote beside the webhooks is theirs.
+            labels = {**(found["metadata"].get("labels") or {}), **configuration["metadata"]["labels"]}
+            metadata = {**found["metadata"], "labels": labels}
+            replacement = {**configuration, "metadata": metadata}
             status, body = await self._send(
                 "PUT", f"{collection}/{_quoted(name)}", {}, target, orjson.dumps(replacement)
             )

@@ -15,7 +15,7 @@ from webhook.question import Subject
 from webhook.readmission import Admission, BadAdmissionNumber, NoAdmission, Operation, detect
 from webhook.review import NotAReviewError, Request
 from webhook.trainjob import TrainJob, UnreadableTrainJobError, is_object_name, read_trainjob
-from webhook.verdict import Clear, NotSettled, PodsRemain, Unknown, Verdict, remaining_count
+from webhook.verdict import Clear, Unknown, Verdict, remaining_count
 
 Ask = Callable[[Subject, float], Awaitable[Verdict]]
 """The question about a subject, to be answered within so many seconds."""
@@ -37,8 +37,17 @@ class Answer:
     because: str = ""
 
 
-async def answer(request: Request, ask: Ask, *, a_key: str, seconds: float) -> Answer:
-    """Answer a review within `seconds`.
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A review that only the cluster can answer; light, for many may wait at a time."""
+
+    uid: str
+    subject: Subject
+    because: str
+
+
+def weigh(request: Request, *, a_key: str) -> Answer | Question:
+    """Answer a review that needs no look at the cluster, or say what to ask.
 
     Raises:
         NotAReviewError: the request lacks the objects its operation has, or contradicts itself.
@@ -54,20 +63,10 @@ async def answer(request: Request, ask: Ask, *, a_key: str, seconds: float) -> A
     if request.verb is Operation.UPDATE and request.old_object is None:
         raise NotAReviewError("the UPDATE has no oldObject")
     try:
-        return await _answer_about_trainjob(request, ask, a_key=a_key, seconds=seconds)
-    except NotAReviewError:
-        raise
+        new = read_trainjob(request.object, a_key=a_key)
+        old = None if request.old_object is None else read_trainjob(request.old_object, a_key=a_key)
     except UnreadableTrainJobError as error:
         return _bad_request(request, wording.unreadable_trainjob(str(error)))
-    except Exception as error:  # noqa: BLE001 - no fault of the guard may become a yes, or a bare 500
-        _log.exception("internal error", uid=request.uid)
-        return _denied(request, Unknown((wording.internal_error(error, uid=request.uid),)))
-
-
-async def _answer_about_trainjob(request: Request, ask: Ask, *, a_key: str, seconds: float) -> Answer:
-    new = read_trainjob(request.object or {}, a_key=a_key)
-    old = None if request.old_object is None else read_trainjob(request.old_object, a_key=a_key)
-    readings = [new] if old is None else [new, old]
     detection = detect(request.verb, old, new)
     match detection:
         case NoAdmission():
@@ -76,21 +75,35 @@ async def _answer_about_trainjob(request: Request, ask: Ask, *, a_key: str, seco
         case BadAdmissionNumber():
             return _bad_request(request, wording.bad_admission_number(detection, a_key=a_key))
         case Admission():
-            subject = _subject(request, readings)
-            verdict = await ask(subject, seconds)
-            if isinstance(verdict, Clear):
-                body = review.allowed(request.uid, decision="Clear", remaining=0)
-                return Answer(body, True, "Clear", 0, detection.because)
-            return _denied(request, verdict, name=subject.name, because=detection.because)
+            return Question(request.uid, _subject(request, new, old), detection.because)
 
 
-def _subject(request: Request, readings: list[TrainJob]) -> Subject:
+async def answer(question: Question, ask: Ask, *, seconds: float) -> Answer:
+    """Ask the cluster, within `seconds`. Whatever goes wrong is a denial."""
+    try:
+        return _told(question, await ask(question.subject, seconds))
+    except Exception as error:  # noqa: BLE001 - no fault of the guard may become a yes, or a bare 500
+        _log.exception("internal error", uid=question.uid)
+        return _told(question, Unknown((wording.internal_error(error, uid=question.uid),)))
+
+
+def _told(question: Question, verdict: Verdict) -> Answer:
+    if isinstance(verdict, Clear):
+        body = review.allowed(question.uid, decision="Clear", remaining=0)
+        return Answer(body, True, "Clear", 0, question.because)
+    body = review.denied(question.uid, verdict, name=question.subject.name)
+    told = review.REASONS[type(verdict)]
+    return Answer(body, False, told, remaining_count(verdict), question.because)
+
+
+def _subject(request: Request, new: TrainJob, old: TrainJob | None) -> Subject:
     """Which TrainJob is asked about: by the request, or where that has no name by its object.
 
     With `generateName` older API servers send a request without a name.
     """
-    names = {request.name, *(trainjob.name for trainjob in readings)} - {""}
-    namespaces = {request.namespace, *(trainjob.namespace for trainjob in readings)} - {""}
+    readings = [new] if old is None else [new, old]
+    names = {request.name, *(reading.name for reading in readings)} - {""}
+    namespaces = {request.namespace, *(reading.namespace for reading in readings)} - {""}
     if len(names) != 1 or len(namespaces) != 1:
         raise NotAReviewError(
             "the request and its objects name "
@@ -99,15 +112,7 @@ def _subject(request: Request, readings: list[TrainJob]) -> Subject:
     (name,), (namespace,) = names, namespaces
     if not is_object_name(name) or not is_object_name(namespace):
         raise NotAReviewError("the name or the namespace of the TrainJob is none that Kubernetes accepts")
-    return Subject.of(readings, namespace=namespace, name=name)
-
-
-def _denied(
-    request: Request, verdict: PodsRemain | NotSettled | Unknown, *, name: str = "", because: str = ""
-) -> Answer:
-    body = review.denied(request.uid, verdict, name=name or request.name)
-    told = review.REASONS[type(verdict)]
-    return Answer(body, False, told, remaining_count(verdict), because)
+    return Subject.of(new, old, namespace=namespace, name=name)
 
 
 def _bad_request(request: Request, message: str) -> Answer:

@@ -29,8 +29,12 @@ from webhook.verdict import (
     read_remaining_pods,
     read_unsettled_jobs,
     read_unsettled_jobset,
+    unsettled_trainjob,
     with_node_states,
 )
+
+JOBS_IN_A_PAGE = 50
+"""How many Jobs, of some 10 to 40 kB each, are held at once."""
 
 JOBSET_NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
 
@@ -46,28 +50,31 @@ class Subject:
     """The TrainJob that is asked about, and the label pairs that pods of it may carry.
 
     `too_many` counts the pairs its objects name where they are more than `MOST_EXECUTIONS`: then
-    none is held, and the question cannot be answered.
+    none is held, and the question cannot be answered. `unsettled` is the TrainJob itself, where it was
+    not suspended before the request.
     """
 
     namespace: str
     name: str
     executions: frozenset[Execution]
     too_many: int = 0
+    unsettled: tuple[Unsettled, ...] = ()
 
     @classmethod
-    def of(cls, trainjobs: Iterable[TrainJob], *, namespace: str, name: str) -> Subject:
-        """The subject of all these readings of one TrainJob: old and new object of an update.
+    def of(cls, new: TrainJob, old: TrainJob | None, *, namespace: str, name: str) -> Subject:
+        """The subject of a request: the labels of its new and its old object.
 
         Both count, so that rewriting the labels in the request that re-admits hides nothing.
         """
-        by_labels = {(trainjob.job_ids, trainjob.submissions): trainjob for trainjob in trainjobs}
+        readings = [new] if old is None else [new, old]
+        by_labels = {(reading.job_ids, reading.submissions): reading for reading in readings}
         named = sum(len(job_ids) * len(submissions) for job_ids, submissions in by_labels)
         if named > MOST_EXECUTIONS:
-            return cls(namespace, name, frozenset(), named)
+            return cls(namespace, name, frozenset(), too_many=named)
         executions = frozenset(
             execution for trainjob in by_labels.values() for execution in trainjob.executions
         )
-        return cls(namespace, name, executions)
+        return cls(namespace, name, executions, unsettled=tuple(unsettled_trainjob(old)))
 
     @property
     def selectors(self) -> list[str]:
@@ -89,15 +96,16 @@ class Subject:
 
 
 async def ask(cluster: Cluster, subject: Subject, *, seconds: float) -> Verdict:
-    """Read the chain, then the pods, then decide; answer within `seconds`, whatever happens.
+    """Read the JobSet, then its Jobs, then the pods, and decide; answer within `seconds`, whatever happens.
 
-    The order matters. A Job that is still running when the pods are listed and suspended when it is
-    read a moment later may have started a pod in between, which neither read would show. Read the
-    other way round, a settled chain starts no pod after it was read, so that the list has them all.
+    Orders go down that chain, and so do the reads. A Job that still runs when the pods are listed and is
+    suspended when it is read a moment later may have started a pod in between, which neither read shows.
+    Read downward, what was settled starts nothing after it was read, so that the next read has it all. The
+    same holds between the JobSet and its Jobs.
 
-    A read that fails, or does not answer in time, makes the verdict Unknown unless pods are known
-    to remain. The states of the nodes are read for a denial only, and never hold it up for longer
-    than `NODE_STATES_SECONDS`.
+    A read that fails, or does not answer in time, makes the verdict Unknown unless pods are known to
+    remain. The states of the nodes are read for a denial only, and never hold it up for longer than
+    `NODE_STATES_SECONDS`.
     """
     deadline = asyncio.get_running_loop().time() + seconds
     if subject.too_many:
@@ -105,26 +113,33 @@ async def ask(cluster: Cluster, subject: Subject, *, seconds: float) -> Verdict:
         return decide(pods=(), uncounted=False, unsettled=(), failures=[failure])
 
     attempt = partial(_attempt, deadline=deadline, seconds=seconds)
-    # Generators: no read is made before it is its turn, so that none is left over by a cancellation.
-    chain = (
-        attempt(what, read(cluster, subject))
-        for what, read in (("reading the JobSet", _unsettled_jobset), ("listing the Jobs", _unsettled_jobs))
+    jobset = await attempt("reading the JobSet", _unsettled_jobset(cluster, subject))
+    jobs = await attempt("listing the Jobs", _unsettled_jobs(cluster, subject))
+    pods = await asyncio.gather(
+        *(
+            attempt("listing the pods", _remaining(cluster, subject, selector))
+            for selector in subject.selectors
+        )
     )
-    pods = (
-        attempt("listing the pods", _remaining(cluster, subject, selector)) for selector in subject.selectors
-    )
-    orders, chain_failures = _separated(await asyncio.gather(*chain))
-    selections, pod_failures = _separated(await asyncio.gather(*pods))
+    orders, failed_orders = _separated([jobset, jobs])
+    selections, failed_selections = _separated(pods)
     verdict = decide(
         pods=[pod for selection in selections for pod in selection.pods],
         uncounted=any(selection.uncounted for selection in selections),
-        unsettled=[order for of_kind in orders for order in of_kind],
-        failures=[*chain_failures, *pod_failures],
+        unsettled=[*subject.unsettled, *(order for of_kind in orders for order in of_kind.unsettled)],
+        more_unsettled=any(of_kind.more for of_kind in orders),
+        failures=[*failed_orders, *failed_selections],
     )
     if isinstance(verdict, PodsRemain):
         named = {pod.node for pod in verdict.pods[: wording.MOST_NAMED] if pod.node}
         return with_node_states(verdict, await _node_states(cluster, named, deadline=deadline))
     return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Orders:
+    unsettled: tuple[Unsettled, ...]
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +162,7 @@ async def _attempt(
     except UnreadableAnswerError as error:
         return Failure(what, str(error), "Try again; if it goes on, look at the object that is named")
     except TimeoutError:
-        why = f"no answer from the API server within {seconds:.2g} s"
+        why = f"no answer from the API server within {max(seconds, 0):.2g} s"
         return Failure(what, why, "Try again; if it goes on, look at the load of the API server")
 
 
@@ -162,16 +177,21 @@ def _separated(outcomes: Iterable[_Answer | Failure]) -> tuple[list[_Answer], li
     return answers, failures
 
 
-async def _unsettled_jobset(cluster: Cluster, subject: Subject) -> list[Unsettled]:
-    return read_unsettled_jobset(await cluster.jobset(subject.namespace, subject.name))
+async def _unsettled_jobset(cluster: Cluster, subject: Subject) -> _Orders:
+    return _Orders(tuple(read_unsettled_jobset(await cluster.jobset(subject.namespace, subject.name))))
 
 
-async def _unsettled_jobs(cluster: Cluster, subject: Subject) -> list[Unsettled]:
-    return [
-        order
-        for selector in subject.jobset_selectors
-        for order in read_unsettled_jobs(await cluster.jobs(subject.namespace, selector=selector))
-    ]
+async def _unsettled_jobs(cluster: Cluster, subject: Subject) -> _Orders:
+    """The Jobs that are not settled: all are read, a page at a time, until a message has enough to name."""
+    unsettled: list[Unsettled] = []
+    for selector in subject.jobset_selectors:
+        pages = cluster.jobs(subject.namespace, selector=selector, at_most=JOBS_IN_A_PAGE)
+        async with aclosing(pages):
+            async for page in pages:
+                unsettled += read_unsettled_jobs(page.items)
+                if len(unsettled) > wording.MOST_NAMED:
+                    return _Orders(tuple(unsettled), more=page.more)
+    return _Orders(tuple(unsettled))
 
 
 async def _remaining(cluster: Cluster, subject: Subject, selector: str) -> _Selection:

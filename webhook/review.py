@@ -99,7 +99,7 @@ class Request(_Part):
         )
 
 
-def read_request(body: bytes) -> Request:
+def read_request(body: bytes | bytearray) -> Request:
     """Read the body of a call.
 
     Raises:
@@ -196,4 +196,7 @@ def _review(response: dict[str, Any]) -> bytes:
 
 
 def _shown(value: object) -> str:
-    return "nothing" if value is None else repr(value)[:80]
+    if value is None:
+        return "nothing"
+    # Not repr() of what may be nested deeper than it goes.
+    return repr(value)[:80] if isinstance(value, str) else f"a {type(value).__name__}"

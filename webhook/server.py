@@ -9,11 +9,12 @@ import asyncio
 import re
 import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -21,7 +22,7 @@ import structlog
 from aiohttp import ClientError, web
 
 from certs.authority import ServingCertificate, new_authority
-from webhook import guard
+from webhook import __version__, guard
 from webhook.cluster import Cluster, ReadFailedError
 from webhook.question import Subject, ask
 from webhook.registration import PATH, webhook_configuration
@@ -40,6 +41,17 @@ IN_FLIGHT_SECONDS = LONGEST_TIMEOUT_SECONDS
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 _UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+_LONGEST_DURATION = 40
+
+SMALL_BODY_BYTES = 2**20
+"""A body up to this size is read without asking; larger ones share a budget."""
+
+LARGE_BODIES = 4
+"""How many bodies of the greatest size may be held at once."""
+
+SILENCE_SECONDS = 10.0
+"""How long a connection may stay open without a first request."""
 
 _log = structlog.get_logger()
 
@@ -62,17 +74,49 @@ class Lifecycle:
         return None if self.reached_api_server else self.why_not_ready
 
 
+class Budget:
+    """Bytes that may be held at once: who wants more waits until others have let go."""
+
+    def __init__(self, total: int) -> None:
+        self._free = total
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def hold(self, count: int) -> AsyncIterator[None]:
+        """Hold `count` bytes of it, which must not be more than the total."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._free >= count)
+            self._free -= count
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._free += count
+                self._changed.notify_all()
+
+
+@dataclass
+class Heard:
+    """The connections on which a request came."""
+
+    connections: set[web.RequestHandler] = field(default_factory=set)
+
+
 ASK: web.AppKey[guard.Ask] = web.AppKey("ASK")
 SETTINGS = web.AppKey("SETTINGS", Settings)
 LIFECYCLE = web.AppKey("LIFECYCLE", Lifecycle)
+BUDGET = web.AppKey("BUDGET", Budget)
+HEARD = web.AppKey("HEARD", Heard)
 
 
 def create_app(ask_cluster: guard.Ask, settings: Settings, lifecycle: Lifecycle) -> web.Application:
     """The application: `/validate`, `/healthz` and `/readyz`."""
-    app = web.Application(client_max_size=settings.max_body_bytes)
+    app = web.Application(middlewares=[_note_that_a_connection_speaks])
     app[ASK] = ask_cluster
     app[SETTINGS] = settings
     app[LIFECYCLE] = lifecycle
+    app[BUDGET] = Budget(LARGE_BODIES * settings.max_body_bytes)
+    app[HEARD] = Heard()
     app.add_routes(
         [
             web.post(PATH, _validate),
@@ -82,6 +126,27 @@ def create_app(ask_cluster: guard.Ask, settings: Settings, lifecycle: Lifecycle)
     )
     app.on_response_prepare.append(_close_connections_while_draining)
     return app
+
+
+@web.middleware
+async def _note_that_a_connection_speaks(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    request.app[HEARD].connections.add(request.protocol)
+    return await handler(request)
+
+
+async def _close_silent_connections(server: web.Server, heard: Heard) -> None:
+    """Close what says nothing: aiohttp's keep-alive time only begins with the first answer."""
+    waiting: set[web.RequestHandler] = set()
+    while True:
+        await asyncio.sleep(SILENCE_SECONDS)
+        open_connections = set(server.connections)
+        heard.connections &= open_connections
+        silent = open_connections - heard.connections
+        for connection in silent & waiting:
+            connection.force_close()
+        waiting = silent
 
 
 async def _close_connections_while_draining(request: web.Request, response: web.StreamResponse) -> None:
@@ -106,7 +171,8 @@ async def _readyz(request: web.Request) -> web.Response:
 
 async def _validate(http: web.Request) -> web.Response:
     started = time.perf_counter()
-    deadline = asyncio.get_running_loop().time() + SHARE_OF_TIMEOUT * _timeout(http)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + SHARE_OF_TIMEOUT * _timeout(http)
     settings = http.app[SETTINGS]
     if http.content_type != "application/json":
         return _refusal(415, f"the content type is {http.content_type}, expected application/json")
@@ -114,14 +180,7 @@ async def _validate(http: web.Request) -> web.Response:
         return _refusal(415, "the body is compressed, expected plain JSON")
     try:
         async with asyncio.timeout_at(deadline):
-            body = await http.read()
-        request = read_request(body)
-        answer = await guard.answer(
-            request,
-            http.app[ASK],
-            a_key=settings.a_key,
-            seconds=deadline - asyncio.get_running_loop().time(),
-        )
+            about, outcome = await _received(http, settings)
     except web.HTTPRequestEntityTooLarge:
         return _refusal(413, f"the AdmissionReview is larger than {settings.max_body_bytes} bytes")
     except NotAReviewError as error:
@@ -130,19 +189,50 @@ async def _validate(http: web.Request) -> web.Response:
         return _refusal(408, "the AdmissionReview did not arrive in time")
     except (ClientError, web.RequestPayloadError, OSError) as error:
         return _refusal(400, f"the AdmissionReview did not arrive whole: {error}")
-    _log_decision(request, answer, started)
-    return web.Response(body=answer.body, content_type="application/json")
+    if isinstance(outcome, guard.Question):
+        outcome = await guard.answer(outcome, http.app[ASK], seconds=deadline - loop.time())
+    _log_decision(about, outcome, started)
+    return web.Response(body=outcome.body, content_type="application/json")
 
 
-def _log_decision(request: Request, answer: guard.Answer, started: float) -> None:
+async def _received(
+    http: web.Request, settings: Settings
+) -> tuple[dict[str, Any], guard.Answer | guard.Question]:
+    """Receive a review and weigh it: what the log tells of it, and its answer or what to ask for one.
+
+    The objects of a review take ten times their size once decoded. They are gone when this returns, so
+    that reviews that wait for the cluster weigh little, and only a few large ones are held at a time.
+    """
+    size = http.content_length
+    limit = settings.max_body_bytes
+    if size is not None and size > limit:
+        raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=size)
+    large = size is None or size > SMALL_BODY_BYTES
+    async with http.app[BUDGET].hold(limit if size is None else size) if large else nullcontext():
+        body = bytearray()
+        async for chunk in http.content.iter_any():
+            body += chunk
+            if len(body) > limit:
+                raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=len(body))
+        request = read_request(body)
+        return _about(request), guard.weigh(request, a_key=settings.a_key)
+
+
+def _about(request: Request) -> dict[str, Any]:
+    return {
+        "uid": request.uid,
+        "namespace": request.namespace,
+        "name": request.name,
+        "user": request.user_info.username,
+        "operation": request.operation,
+        "dry_run": bool(request.dry_run),
+    }
+
+
+def _log_decision(about: dict[str, Any], answer: guard.Answer, started: float) -> None:
     _log.info(
         "decision",
-        uid=request.uid,
-        namespace=request.namespace,
-        name=request.name,
-        user=request.user_info.username,
-        operation=request.operation,
-        dry_run=bool(request.dry_run),
+        **about,
         allowed=answer.allowed,
         verdict=answer.verdict,
         because=answer.because,
@@ -181,8 +271,10 @@ def _timeout(http: web.Request) -> float:
 
 def parse_duration(text: str) -> float | None:
     """The seconds of a Go duration such as `5s` or `1m30s`; None if it is none."""
+    if len(text) > _LONGEST_DURATION:
+        return None
     parts = _DURATION.findall(text)
-    if not parts or "".join(map("".join, parts)) != text or len(text) > 40:  # noqa: PLR2004
+    if not parts or "".join(map("".join, parts)) != text:
         return None
     return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts)
 
@@ -208,10 +300,12 @@ async def listening(settings: Settings, cluster: Cluster) -> AsyncIterator[Liste
         return await ask(cluster, subject, seconds=seconds)
 
     certificate = serving_certificate(settings)
+    registration = _registration(settings, certificate)
     context = certificate.server_context()
     lifecycle.has_certificate = True
+    app = create_app(ask_cluster, settings, lifecycle)
     runner = web.AppRunner(
-        create_app(ask_cluster, settings, lifecycle),
+        app,
         access_log=None,
         keepalive_timeout=settings.keepalive_seconds,
         shutdown_timeout=IN_FLIGHT_SECONDS,
@@ -222,78 +316,107 @@ async def listening(settings: Settings, cluster: Cluster) -> AsyncIterator[Liste
         await site.start()
         port = runner.addresses[0][1]
         _log.info("listening", host=settings.host, port=port, certificate_expires=str(certificate.not_after))
-        becoming_ready = asyncio.create_task(
-            _become_ready(cluster, settings, lifecycle, certificate, port=port)
-        )
+        assert runner.server is not None  # noqa: S101 - there is one after setup()
+        background = [
+            asyncio.create_task(_become_ready(cluster, registration, lifecycle, port=port)),
+            asyncio.create_task(_close_silent_connections(runner.server, app[HEARD])),
+        ]
         try:
             yield Listening(port, certificate.authority_pem, lifecycle)
         finally:
-            becoming_ready.cancel()
-            await asyncio.gather(becoming_ready, return_exceptions=True)
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
     finally:
         await runner.cleanup()
+
+
+_Result = TypeVar("_Result")
 
 
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return.
 
     After the first signal readiness fails while requests are still answered, for the drain time; a
-    second one ends the drain at once.
+    second one ends the drain at once. A signal before the guard listens ends it there.
 
     Raises:
         CredentialsError: there are no credentials for an API server.
         OSError: the address cannot be listened on, or a certificate file cannot be read.
-        ValueError: the certificate files do not fit together.
+        ValueError: the certificate files do not fit together, or the URL is none to call a webhook at.
     """
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[str] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number.name)
-    async with (
-        Cluster.connect(kubeconfig=settings.kubeconfig, context=settings.context) as cluster,
-        listening(settings, cluster) as guard_listening,
-    ):
-        name = await signals.get()
-        guard_listening.lifecycle.draining.set()
-        _log.info("draining", signal=name, seconds=settings.drain_seconds)
-        try:
-            async with asyncio.timeout(settings.drain_seconds):
-                await signals.get()
-        except TimeoutError:
-            pass
+    _log.info("starting", version=__version__)
+    async with AsyncExitStack() as stack:
+        connecting = Cluster.connect(kubeconfig=settings.kubeconfig, context=settings.context)
+        cluster = await _unless_signalled(stack.enter_async_context(connecting), signals)
+        if cluster is not None:
+            guard_listening = await stack.enter_async_context(listening(settings, cluster))
+            name = await signals.get()
+            guard_listening.lifecycle.draining.set()
+            _log.info("draining", signal=name, seconds=settings.drain_seconds)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(settings.drain_seconds):
+                    await signals.get()
     _log.info("stopped")
 
 
+async def _unless_signalled(starting: Awaitable[_Result], signals: asyncio.Queue[str]) -> _Result | None:
+    """What `starting` returns, or None where a signal came first."""
+    start, stop = asyncio.ensure_future(starting), asyncio.ensure_future(signals.get())
+    try:
+        await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
+        return await start if start.done() else None
+    finally:
+        for waiting in (start, stop):
+            waiting.cancel()
+        await asyncio.gather(start, stop, return_exceptions=True)
+
+
 async def _become_ready(
-    cluster: Cluster, settings: Settings, lifecycle: Lifecycle, certificate: ServingCertificate, *, port: int
+    cluster: Cluster, registration: dict[str, Any] | None, lifecycle: Lifecycle, *, port: int
 ) -> None:
     pause = 0.25
     while True:
         try:
             async with asyncio.timeout(DEFAULT_TIMEOUT_SECONDS):
                 version = await cluster.reach()
-                if settings.url is not None:
-                    await _register(cluster, settings, certificate)
-        except (ReadFailedError, TimeoutError) as error:
+                if registration is not None:
+                    await _register(cluster, registration)
+        except Exception as error:  # noqa: BLE001 - a guard that is not ready goes on trying and says why
+            known = isinstance(error, ReadFailedError | TimeoutError)
             lifecycle.why_not_ready = str(error) or "no answer from the API server"
-            _log.warning("not ready", why=lifecycle.why_not_ready, next_try_seconds=pause)
+            _log.warning("not ready", why=lifecycle.why_not_ready, next_try_seconds=pause, exc_info=not known)
             await asyncio.sleep(pause)
             pause = min(2 * pause, 5.0)
         else:
             lifecycle.reached_api_server = True
-            _log.info("ready", api_server=cluster.url, version=version, port=port, url=settings.url)
+            _log.info("ready", api_server=cluster.url, version=version, port=port, url=_url_of(registration))
             return
 
 
-async def _register(cluster: Cluster, settings: Settings, certificate: ServingCertificate) -> None:
-    configuration = webhook_configuration(
+def _registration(settings: Settings, certificate: ServingCertificate) -> dict[str, Any] | None:
+    if settings.url is None:
+        return None
+    return webhook_configuration(
         name=settings.webhook_configuration,
         url=settings.url,
         ca_bundle=certificate.authority_pem,
         a_key=settings.a_key,
     )
-    await cluster.put_webhook_configuration(configuration)
-    _log.info("registered", webhook_configuration=settings.webhook_configuration, url=settings.url)
+
+
+def _url_of(registration: dict[str, Any] | None) -> str | None:
+    return None if registration is None else str(registration["webhooks"][0]["clientConfig"]["url"])
+
+
+async def _register(cluster: Cluster, registration: dict[str, Any]) -> None:
+    await cluster.put_webhook_configuration(registration)
+    name = registration["metadata"]["name"]
+    _log.info("registered", webhook_configuration=name, url=_url_of(registration))
 
 
 def serving_certificate(settings: Settings) -> ServingCertificate:

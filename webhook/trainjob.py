@@ -19,6 +19,9 @@ JOB_ID_LABEL = "dispatch.phpboyscout.uk/job-id"
 SUBMISSION_LABEL = "dispatch.phpboyscout.uk/submission"
 DEFAULT_A_KEY = "dispatch.phpboyscout.uk/a"
 
+FINISHED = frozenset({"Complete", "Failed"})
+"""The conditions under which Trainer, and the Job controller, start nothing any more."""
+
 # Annotations are strings; programs that count admissions hold them in an int64.
 GREATEST_A = 2**63 - 1
 
@@ -63,6 +66,7 @@ class TrainJob:
     name: str
     namespace: str
     suspended: bool
+    finished: bool
     written_a: tuple[WrittenA, ...]
     job_ids: frozenset[str]
     submissions: frozenset[str]
@@ -135,6 +139,10 @@ def read_trainjob(document: Mapping[str, Any], *, a_key: str) -> TrainJob:
         name=_text(metadata, "name", "metadata") or "",
         namespace=_text(metadata, "namespace", "metadata") or "",
         suspended=suspend is True,
+        finished=any(
+            condition.get("type") in FINISHED and condition.get("status") == "True"
+            for condition in _sequence(_mapping(document, "status", ""), "conditions", "status")
+        ),
         written_a=tuple(_written_a(templates, a_key)),
         job_ids=_label_values(on_pods, JOB_ID_LABEL),
         submissions=_label_values(on_pods, SUBMISSION_LABEL),

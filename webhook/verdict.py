@@ -9,6 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from webhook.trainjob import FINISHED, TrainJob
+
+_CHAIN = ("TrainJob", "JobSet", "Job")
+"""The objects through which an order to start pods goes, from the first to the last."""
+
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 
@@ -72,11 +77,12 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class PodsRemain:
-    """Pods remain. `uncounted` tells that there may be more of them than `pods`."""
+    """Pods remain. `uncounted` and `more_unsettled` tell that there may be more than are listed."""
 
     pods: tuple[RemainingPod, ...]
     uncounted: bool
     unsettled: tuple[Unsettled, ...] = ()
+    more_unsettled: bool = False
     failures: tuple[Failure, ...] = ()
 
 
@@ -85,6 +91,7 @@ class NotSettled:
     """No pod remains, but a controller may still start one of the previous execution."""
 
     unsettled: tuple[Unsettled, ...]
+    more_unsettled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,7 @@ def decide(
     pods: Iterable[RemainingPod],
     uncounted: bool,
     unsettled: Iterable[Unsettled],
+    more_unsettled: bool = False,
     failures: Iterable[Failure],
 ) -> Verdict:
     """Weigh what was read.
@@ -111,14 +119,14 @@ def decide(
     settled.
     """
     remaining = tuple(sorted({pod.name: pod for pod in pods}.values(), key=lambda pod: pod.name))
-    not_settled = tuple(sorted(unsettled, key=lambda order: (order.kind != "JobSet", order.name)))
+    not_settled = tuple(sorted(unsettled, key=lambda order: (_CHAIN.index(order.kind), order.name)))
     failed = tuple(failures)
     if remaining or uncounted:
-        return PodsRemain(remaining, uncounted, not_settled, failed)
+        return PodsRemain(remaining, uncounted, not_settled, more_unsettled, failed)
     if failed:
         return Unknown(failed)
     if not_settled:
-        return NotSettled(not_settled)
+        return NotSettled(not_settled, more_unsettled)
     return Clear()
 
 
@@ -162,6 +170,16 @@ def read_remaining_pods(items: Sequence[Any]) -> list[RemainingPod]:
     return remaining
 
 
+def unsettled_trainjob(before: TrainJob | None) -> list[Unsettled]:
+    """The TrainJob as it was before the request, if Trainer may still start its execution.
+
+    One that is not suspended is itself an order: its JobSet may not be there yet because Trainer is late.
+    """
+    if before is None or before.suspended or before.finished:
+        return []
+    return [Unsettled("TrainJob", before.name, suspended=False)]
+
+
 def read_unsettled_jobset(document: Mapping[str, Any] | None) -> list[Unsettled]:
     """The JobSet, if its controller may still start Jobs or pods; `None` is an absent JobSet.
 
@@ -192,7 +210,7 @@ def read_unsettled_jobs(items: Sequence[Any]) -> list[Unsettled]:
     for item in items:
         name = _name(item, "Job")
         conditions = _conditions(item, "Job")
-        if conditions.get("Complete") == "True" or conditions.get("Failed") == "True":
+        if any(conditions.get(condition) == "True" for condition in FINISHED):
             continue
         unsettled += _unsettled(item, "Job", name)
     return unsettled
@@ -205,7 +223,9 @@ def _unsettled(document: Mapping[str, Any], kind: str, name: str) -> list[Unsett
     suspended = _part(document, "spec", kind).get("suspend") is True
     # Generation 1 is an object whose spec never changed: born suspended, it never ran, and its
     # controller has nothing to stop.
-    confirmed = _conditions(document, kind).get("Suspended") == "True" or metadata.get("generation") == 1
+    generation = metadata.get("generation")
+    born_suspended = type(generation) is int and generation == 1
+    confirmed = born_suspended or _conditions(document, kind).get("Suspended") == "True"
     if suspended and confirmed:
         return []
     return [Unsettled(kind, name, suspended)]

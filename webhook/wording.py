@@ -24,7 +24,7 @@ def denial(verdict: PodsRemain | NotSettled | Unknown) -> str:
         case PodsRemain():
             return pods_remain(verdict)
         case NotSettled():
-            return not_settled(verdict.unsettled)
+            return not_settled(verdict.unsettled, more=verdict.more_unsettled)
         case Unknown():
             return could_not_verify(verdict.failures)
 
@@ -36,7 +36,7 @@ def pods_remain(verdict: PodsRemain) -> str:
     if more := _and_more(len(verdict.pods) - len(named), uncounted=verdict.uncounted):
         sentence += f" {more}" if named else more.removeprefix("and ")
     if verdict.unsettled:
-        sentence += f"; {not_settled(verdict.unsettled)}"
+        sentence += f"; {not_settled(verdict.unsettled, more=verdict.more_unsettled)}"
     if verdict.failures:
         sentence += f"; and could not verify the rest ({failures(verdict.failures)})"
     return sentence
@@ -57,11 +57,11 @@ def node_state(state: NodeState) -> str:
     return f"{ready}, out-of-service" if state.out_of_service else ready
 
 
-def not_settled(unsettled: Sequence[Unsettled]) -> str:
+def not_settled(unsettled: Sequence[Unsettled], *, more: bool = False) -> str:
     """`the previous execution is not stopped yet: Job llama-node-0 is not suspended`."""
     named = ", ".join(map(_unsettled, unsettled[:MOST_NAMED]))
-    more = _and_more(len(unsettled) - MOST_NAMED, uncounted=False)
-    return f"the previous execution is not stopped yet: {named}{f' {more}' if more else ''}"
+    others = _and_more(len(unsettled) - MOST_NAMED, uncounted=more)
+    return f"the previous execution is not stopped yet: {named}{f' {others}' if others else ''}"
 
 
 def could_not_verify(failed: Sequence[Failure]) -> str:
@@ -81,7 +81,8 @@ def failures(failed: Sequence[Failure]) -> str:
 def bad_admission_number(bad: BadAdmissionNumber, *, a_key: str) -> str:
     """Which key, where, which value, what is expected."""
     return (
-        f"{a_key} in {bad.written.place} is {_cut(repr(bad.written.value), _LONGEST_VALUE)}: "
+        f"{a_key} in {_cut(bad.written.place, _LONGEST_CAUSE)} is "
+        f"{_cut(repr(bad.written.value), _LONGEST_VALUE)}: "
         f"the admission number is a whole number from 0 to {GREATEST_A}, in digits; nothing was changed"
     )
 
@@ -89,7 +90,7 @@ def bad_admission_number(bad: BadAdmissionNumber, *, a_key: str) -> str:
 def unreadable_trainjob(reason: str) -> str:
     """The object is not a TrainJob as its CRD describes it."""
     return (
-        f"cannot read this TrainJob: {reason}; nothing was admitted. "
+        f"cannot read this TrainJob: {_cut(reason, _LONGEST_CAUSE)}; nothing was admitted. "
         "Correct the field, or check that the TrainJob CRD is the one of Kubeflow Trainer 2.x"
     )
 
