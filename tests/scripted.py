@@ -131,6 +131,7 @@ class ScriptedApiServer:
             "jobsets": absent,
             "nodes": absent,
             "version": answer({"gitVersion": "v1.36.0"}),
+            "apis": answer({"kind": "APIGroupList", "groups": [_group(name) for name in _GROUPS]}),
         }
         await self.start()
         return self
@@ -184,6 +185,14 @@ class ScriptedApiServer:
         if handler is None:
             return web.Response(status=NOT_FOUND, text="404 page not found\n")
         return await handler(request)
+
+
+_GROUPS = {"trainer.kubeflow.org": "v1alpha1", "jobset.x-k8s.io": "v1alpha2"}
+
+
+def _group(name: str) -> dict[str, Any]:
+    version = {"groupVersion": f"{name}/{_GROUPS[name]}", "version": _GROUPS[name]}
+    return {"name": name, "versions": [version], "preferredVersion": version}
 
 
 def _resource(path: str) -> str:

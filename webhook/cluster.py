@@ -17,10 +17,9 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 import orjson
-from kubernetes.aio.client.rest import RESTClientObject
 
 from webhook import __version__, trainjob
-from webhook.credentials import Credentials, CredentialsError
+from webhook.credentials import Credentials, CredentialsError, Proof
 from webhook.verdict import Failure
 
 JOBSET_GROUP = "jobset.x-k8s.io"
@@ -30,7 +29,8 @@ JOBSET_VERSION = "v1alpha2"
 NOT_TERMINAL = "status.phase!=Succeeded,status.phase!=Failed"
 
 _CONNECTIONS = 128
-_RELOAD_PAUSE_SECONDS = 5.0
+_LARGEST_ANSWER_BYTES = 32 * 2**20
+"""No page that is asked for can be larger: etcd holds no object over 1.5 MiB."""
 _TRY_AGAIN = "Try again; if it goes on, look at the API server and at the guard's log"
 
 
@@ -61,9 +61,12 @@ class _Target:
 class Cluster:
     """One API server. Use `Cluster.connect`."""
 
-    def __init__(self, session: aiohttp.ClientSession, credentials: Credentials) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, credentials: Credentials, proxy: str | None = None
+    ) -> None:
         self._session = session
         self._credentials = credentials
+        self._through = f" through the proxy {_without_user(proxy)}" if proxy else ""
         self._base = str(credentials.configuration.host).rstrip("/")
         self._jobset_version = JOBSET_VERSION
 
@@ -75,22 +78,19 @@ class Cluster:
         """Read the credentials and open a client; nothing is sent yet.
 
         Raises:
-            CredentialsError: there are none, or they are malformed.
+            CredentialsError: there are none, they are malformed, or the proxy that is set is none.
         """
-        credentials = Credentials(kubeconfig, context)
-        await credentials.load()
-        configuration = credentials.configuration
-        # Python 3.13 refuses CAs without an authority key identifier; those of kubeadm have none.
-        configuration.disable_strict_ssl_verification = True
-        connector = aiohttp.TCPConnector(ssl=RESTClientObject(configuration).ssl_context, limit=_CONNECTIONS)
-        async with aiohttp.ClientSession(
-            connector=connector,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-            headers={"Accept": "application/json", "User-Agent": f"trainjob-interlock/{__version__}"},
-            proxy=configuration.proxy or _proxy_from_environment(str(configuration.host)),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        ) as session:
-            yield cls(session, credentials)
+        async with Credentials.loaded(kubeconfig, context) as credentials:
+            configuration = credentials.configuration
+            proxy = _proxy(configuration.proxy or _proxy_from_environment(str(configuration.host)))
+            async with aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=_CONNECTIONS),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+                headers={"Accept": "application/json", "User-Agent": f"trainjob-interlock/{__version__}"},
+                proxy=proxy,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            ) as session:
+                yield cls(session, credentials, proxy)
 
     @property
     def url(self) -> str:
@@ -98,14 +98,28 @@ class Cluster:
         return self._base
 
     async def reach(self) -> str:
-        """Ask the API server for its version, as any authenticated client may.
+        """Ask the API server for its version, and for its API groups: every client may, but no anonymous one.
+
+        Since Kubernetes 1.14 `system:discovery` is bound to `system:authenticated` alone, while
+        `/version` still answers anybody.
 
         Raises:
             ReadFailedError: it does not answer, or does not accept the credentials.
         """
         target = _Target("reading the API server's version", "get /version")
         document = await self._read("/version", {}, target)
+        target = _Target("reading the API groups", "get /apis")
+        _items(await self._read("/apis", {}, target), "groups", target)
         return str(document.get("gitVersion", "unknown"))
+
+    def unanswered(self, what: str, *, seconds: float) -> Failure:
+        """Why a read that its caller gave up on after so many seconds had no answer."""
+        within = f"within {max(seconds, 0):.2g} s"
+        if self._credentials.are_awaited:
+            why = f"waiting for the credentials of {self._credentials.source}, which did not come {within}"
+            return Failure(what, why, "Run the exec plugin of that kubeconfig by hand to see why it is slow")
+        why = f"no answer from the API server {within}"
+        return Failure(what, why, "Try again; if it goes on, look at the load of the API server")
 
     async def pods(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:
         """The pods of a label selector that are not terminal, in pages of `at_most`.
@@ -250,23 +264,31 @@ class Cluster:
     async def _send(
         self, method: str, path: str, query: Mapping[str, str], target: _Target, content: bytes | None
     ) -> tuple[int, bytes]:
-        status, body = await self._send_once(method, path, query, target, content)
-        if status == HTTPStatus.UNAUTHORIZED:
-            try:
-                reloaded = await self._credentials.reload()
-            except CredentialsError as error:
-                raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
-            if reloaded:
-                status, body = await self._send_once(method, path, query, target, content)
+        try:
+            proof = await self._credentials.proof()
+            status, body = await self._send_once(method, path, query, target, content, proof)
+            if _refuses_the_credentials(status, body) and await self._credentials.renew(proof):
+                proof = await self._credentials.proof()
+                status, body = await self._send_once(method, path, query, target, content, proof)
+        except CredentialsError as error:
+            raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
+        if status == HTTPStatus.FORBIDDEN and _refuses_the_credentials(status, body):
+            raise _failed(target, _reason(status, body), _CHECK_CREDENTIALS)
         return status, body
 
     async def _send_once(
-        self, method: str, path: str, query: Mapping[str, str], target: _Target, content: bytes | None
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        target: _Target,
+        content: bytes | None,
+        proof: Proof,
     ) -> tuple[int, bytes]:
         headers = {} if content is None else {"Content-Type": "application/json"}
+        if proof.authorization is not None:
+            headers["Authorization"] = proof.authorization
         try:
-            if authorization := await self._credentials.header():
-                headers["Authorization"] = authorization
             async with self._session.request(
                 method,
                 f"{self._base}{path}",
@@ -274,20 +296,50 @@ class Cluster:
                 headers=headers,
                 data=content,
                 allow_redirects=False,
+                ssl=proof.tls,
                 # The kubeconfig's tls-server-name, for an API server behind a tunnel.
                 server_hostname=self._credentials.configuration.tls_server_name or None,
             ) as response:
-                return response.status, await response.read()
-        except CredentialsError as error:
-            raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
+                return response.status, await _body(response, target)
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
-            reason = f"{self._base} cannot be reached: {str(error) or type(error).__name__}"
+            reason = f"{self._base} cannot be reached{self._through}: {_told(error)}"
             raise _failed(target, reason, _TRY_AGAIN) from error
 
 
 _CHECK_CREDENTIALS = (
     "Check the guard's ServiceAccount token or kubeconfig: the API server does not accept its credentials"
 )
+
+
+def _refuses_the_credentials(status: int, body: bytes) -> bool:
+    """Whether the API server does not know who asks: it may take what it does not know for anonymous."""
+    if status == HTTPStatus.FORBIDDEN:
+        return b"system:anonymous" in body
+    return status == HTTPStatus.UNAUTHORIZED
+
+
+def _told(error: Exception) -> str:
+    """What a failed request says of itself, without URLs: a proxy's has its password."""
+    match error:
+        case aiohttp.ClientResponseError():
+            return f"HTTP {error.status}, {error.message}"
+        case aiohttp.ClientConnectorCertificateError():
+            return str(error.certificate_error)
+        case aiohttp.ClientConnectorError():
+            return str(error.os_error)
+        case aiohttp.InvalidURL():
+            return "its URL is malformed"
+        case _:
+            return str(error) or type(error).__name__
+
+
+async def _body(response: aiohttp.ClientResponse, target: _Target) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > _LARGEST_ANSWER_BYTES:
+            raise _failed(target, f"the answer is larger than {_LARGEST_ANSWER_BYTES} bytes", _TRY_AGAIN)
+    return bytes(body)
 
 
 def _document(status: int, body: bytes, target: _Target, kind: str | None) -> Mapping[str, Any]:
@@ -347,6 +399,29 @@ def _quoted(segment: str) -> str:
 
 def _failed(target: _Target, why: str, remedy: str) -> ReadFailedError:
     return ReadFailedError(Failure(target.what, why, remedy))
+
+
+def _proxy(url: str | None) -> str | None:
+    """The proxy to use; one without a scheme is an HTTP proxy, as for Go's client."""
+    if not url:
+        return None
+    whole = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(whole)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise CredentialsError(
+            "the proxy to the API server (proxy-url of the kubeconfig, or HTTPS_PROXY) cannot be used: "
+            "expected http://host:port"
+        )
+    return whole
+
+
+def _without_user(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _proxy_from_environment(url: str) -> str | None:

@@ -33,8 +33,8 @@ from webhook.verdict import (
     with_node_states,
 )
 
-JOBS_IN_A_PAGE = 50
-"""How many Jobs, of some 10 to 40 kB each, are held at once."""
+JOBS_IN_A_PAGE = 20
+"""How many Jobs are held at once: some 10 to 40 kB each, 1.5 MB at the most."""
 
 JOBSET_NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
 
@@ -112,7 +112,7 @@ async def ask(cluster: Cluster, subject: Subject, *, seconds: float) -> Verdict:
         failure = wording.too_many_executions(subject.too_many, MOST_EXECUTIONS)
         return decide(pods=(), uncounted=False, unsettled=(), failures=[failure])
 
-    attempt = partial(_attempt, deadline=deadline, seconds=seconds)
+    attempt = partial(_attempt, cluster, deadline=deadline, seconds=seconds)
     jobset = await attempt("reading the JobSet", _unsettled_jobset(cluster, subject))
     jobs = await attempt("listing the Jobs", _unsettled_jobs(cluster, subject))
     pods = await asyncio.gather(
@@ -152,7 +152,7 @@ _Answer = TypeVar("_Answer")
 
 
 async def _attempt(
-    what: str, read: Awaitable[_Answer], *, deadline: float, seconds: float
+    cluster: Cluster, what: str, read: Awaitable[_Answer], *, deadline: float, seconds: float
 ) -> _Answer | Failure:
     try:
         async with asyncio.timeout_at(deadline):
@@ -162,8 +162,7 @@ async def _attempt(
     except UnreadableAnswerError as error:
         return Failure(what, str(error), "Try again; if it goes on, look at the object that is named")
     except TimeoutError:
-        why = f"no answer from the API server within {max(seconds, 0):.2g} s"
-        return Failure(what, why, "Try again; if it goes on, look at the load of the API server")
+        return cluster.unanswered(what, seconds=seconds)
 
 
 def _separated(outcomes: Iterable[_Answer | Failure]) -> tuple[list[_Answer], list[Failure]]:
