@@ -223,6 +223,15 @@ async def test_a_list_that_never_ends_is_a_denial(guard: Guard, cluster: Scripte
     assert "the list does not go on where it says it does" in message
 
 
+async def test_an_answer_without_end_is_a_denial(
+    guard: Guard, cluster: ScriptedApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.cluster._LARGEST_ANSWER_BYTES", 1000)
+    cluster.script["jobs"] = raw(b'{"kind": "JobList", "items": [' + b" " * 2000)
+    message = assert_could_not_tell(await guard.post(UNSUSPEND))
+    assert "listing Jobs in namespace team: the answer is larger than 1000 bytes" in message
+
+
 async def test_a_page_that_has_expired_is_a_denial(guard: Guard, cluster: ScriptedApiServer) -> None:
     async def pages(request: web.Request) -> web.StreamResponse:
         if request.query.get("continue"):

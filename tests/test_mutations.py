@@ -81,15 +81,15 @@ PARTS = [
     Part(
         "Jobs are settled",
         "webhook/question.py",
-        "for order in read_unsettled_jobs(",
-        "for order in [] and read_unsettled_jobs(",
+        "unsettled += read_unsettled_jobs(page.items)",
+        "unsettled += []",
         "tests/test_wire.py::test_not_settled_is_423_and_names_what_is_not",
     ),
     Part(
         "the JobSet is settled",
         "webhook/question.py",
-        "return read_unsettled_jobset(",
-        "return [] and read_unsettled_jobset(",
+        "return _Orders(tuple(read_unsettled_jobset(",
+        "return _Orders(() and tuple(read_unsettled_jobset(",
         "tests/test_fail_closed.py::test_a_jobset_api_that_is_served_in_another_version_only_is_read_in_that",
     ),
     Part(

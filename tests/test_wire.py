@@ -605,8 +605,8 @@ async def test_a_thousand_jobs_are_read_a_page_at_a_time_until_enough_can_be_nam
 
     cluster.script["jobs"] = page
     reply = await guard.post(UNSUSPEND)
-    assert reply.message.endswith("Job llama-0009 is not suspended and at least 40 more")
-    assert [read.query["limit"] for read in cluster.reads_of("jobs")] == ["50"]
+    assert reply.message.endswith("Job llama-0009 is not suspended and at least 10 more")
+    assert [read.query["limit"] for read in cluster.reads_of("jobs")] == ["20"]
 
 
 async def test_a_timeout_of_eight_thousand_digits_costs_nothing(guard: Guard) -> None:
