@@ -116,7 +116,7 @@ class Situation:
     """What a replica sees: the Secret, the webhook configuration, and itself.
 
     `damaged`: the Secret holds more, or less, than `state`. `unchanged_for`: how long `published` has been
-    seen as it is; `unclaimed_for`: how long it and the authorities of `state` have both been seen as they are.
+    seen as it is; `unclaimed_for`: how long it and the authorities of `state` have both been seen so.
     `in_service`: the certificate that this replica serves.
     """
 
