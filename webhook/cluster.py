@@ -42,6 +42,26 @@ class ReadFailedError(Exception):
         self.failure = failure
 
 
+class WriteConflictedError(Exception):
+    """A write was refused because the object was made, changed or deleted meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One object of the API: the path of its collection, its kind, its name, and how people call it."""
+
+    collection: str
+    kind: str
+    name: str
+    what: str
+    resource: str
+
+    @property
+    def path(self) -> str:
+        """The path of the object."""
+        return f"{self.collection}/{_quoted(self.name)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Some items of a list; `more` tells that the API server holds back others."""
@@ -186,6 +206,45 @@ class Cluster:
         if status == HTTPStatus.NOT_FOUND and _says_that_the_object_is_absent(body, name):
             return None
         return _document(status, body, target, "Node")
+
+    async def fetch(self, place: Place) -> Mapping[str, Any] | None:
+        """The object, or None when there is none.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+        """
+        target = _Target(f"reading {place.what}", f"get {place.resource}")
+        status, body = await self._get(place.path, {}, target)
+        if status == HTTPStatus.NOT_FOUND and _says_that_the_object_is_absent(body, place.name):
+            return None
+        return _document(status, body, target, place.kind)
+
+    async def create(self, place: Place, document: Mapping[str, Any]) -> None:
+        """Create the object.
+
+        Raises:
+            WriteConflictedError: there is one already.
+            ReadFailedError: the API server did not take it.
+        """
+        target = _Target(f"creating {place.what}", f"create {place.resource}")
+        status, body = await self._send("POST", place.collection, {}, target, orjson.dumps(document))
+        if status == HTTPStatus.CONFLICT:
+            raise WriteConflictedError(_reason(status, body))
+        _document(status, body, target, place.kind)
+
+    async def replace(self, place: Place, document: Mapping[str, Any]) -> None:
+        """Replace the object, if it is still at the `resourceVersion` of `document`.
+
+        Raises:
+            WriteConflictedError: it is not, or it is gone.
+            ReadFailedError: the API server did not take it.
+        """
+        target = _Target(f"replacing {place.what}", f"update {place.resource}")
+        status, body = await self._send("PUT", place.path, {}, target, orjson.dumps(document))
+        gone = status == HTTPStatus.NOT_FOUND and _says_that_the_object_is_absent(body, place.name)
+        if gone or status == HTTPStatus.CONFLICT:
+            raise WriteConflictedError(_reason(status, body))
+        _document(status, body, target, place.kind)
 
     async def put_webhook_configuration(self, configuration: Mapping[str, Any]) -> None:
         """Create this ValidatingWebhookConfiguration, or replace the one of its name.
