@@ -72,9 +72,9 @@ def serve(
         first = error.errors(include_url=False)[0]
         name = "_".join(map(str, first["loc"]))
         _fail(f"the setting {name} (INTERLOCK_{name.upper()}) cannot be used: {first['msg']}", code=2)
-    logs.configure(settings.log_level)
     try:
-        asyncio.run(serve_guard(settings))
+        with logs.to_stderr(settings.log_level):
+            asyncio.run(serve_guard(settings))
     except (CredentialsError, OSError, ValueError) as error:
         _fail(f"the guard cannot start: {error}", code=1)
 
