@@ -1,0 +1,417 @@
+from __future__ import annotations
+
+import asyncio
+import ssl
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from certs.authority import Authority, new_authority
+from certs.keeper import CertificateKeeper
+from certs.rotation import Terms
+from tests.certs.bench import (
+    CONFIGURATION,
+    DNS_NAME,
+    NAMESPACE,
+    SECRET,
+    TERMS,
+    Bench,
+    bench as open_bench,
+    configuration,
+    greet,
+    greeter,
+    until,
+)
+
+READY_SECONDS = 3.0
+HEALED_SECONDS = 5.0
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with open_bench(tmp_path) as bench:
+        bench.configure()
+        yield bench
+
+
+async def ready(*keepers: CertificateKeeper) -> None:
+    async with asyncio.timeout(READY_SECONDS):
+        await asyncio.gather(*(keeper.has_certificate.wait() for keeper in keepers))
+
+
+def serves_what_the_secret_holds(bench: Bench, *keepers: CertificateKeeper) -> bool:
+    serving = bench.part("tls.crt")
+    return all(
+        keeper.in_service is not None
+        and keeper.in_service.certificate_pem == serving
+        and keeper.in_service.authority_pem in bench.authorities
+        for keeper in keepers
+    )
+
+
+async def test_a_keeper_on_an_empty_cluster_serves_what_it_has_published(bench: Bench) -> None:
+    async with bench.keeper() as keeper, greeter(keeper.context) as port:
+        await ready(keeper)
+        await greet(port, bench.bundle)
+        await greet(port, bench.bundle, name=DNS_NAME)
+    assert bench.bundle == bench.part("ca.crt")
+    other = bench.sandbox.get("validatingwebhookconfigurations", CONFIGURATION)["webhooks"][1]
+    assert "caBundle" not in other["clientConfig"]
+
+
+async def test_three_keepers_started_at_once_end_with_one_secret_and_one_authority(bench: Bench) -> None:
+    async with AsyncExitStack() as stack:
+        keepers = [await stack.enter_async_context(bench.keeper()) for _ in range(3)]
+        await ready(*keepers)
+        assert serves_what_the_secret_holds(bench, *keepers)
+    assert bench.bundle == bench.part("ca.crt")
+    assert len(bench.told.of("certificate authority made")) == 1
+    assert len(bench.told.of("serving certificate issued")) == 1
+    assert len(bench.sandbox.list("secrets", NAMESPACE)) == 1
+
+
+async def test_a_second_start_serves_the_same_certificate_and_writes_nothing(bench: Bench) -> None:
+    async with bench.keeper() as keeper:
+        await ready(keeper)
+        first = keeper.in_service
+    bench.sandbox.requests.clear()
+    async with bench.keeper() as keeper:
+        await ready(keeper)
+        assert keeper.in_service == first
+    assert {asked.verb for asked in bench.sandbox.requests} == {"get"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource"),
+    [("create", "secrets"), ("update", "secrets"), ("update", "validatingwebhookconfigurations")],
+)
+@pytest.mark.parametrize("how", ["disconnect", "lose the answer"])
+async def test_a_write_that_fails_or_whose_answer_is_lost_is_made_up_for(
+    bench: Bench, verb: str, resource: str, how: str
+) -> None:
+    faults = bench.sandbox.faults
+    if how == "disconnect":
+        fault = faults.disconnect(verb=verb, resource=resource)
+    else:
+        fault = faults.truncate(10, verb=verb, resource=resource)
+    async with bench.keeper() as keeper:
+        async with asyncio.timeout(READY_SECONDS):
+            await fault.met.wait()
+        fault.remove()
+        await ready(keeper)
+        assert serves_what_the_secret_holds(bench, keeper)
+
+
+async def test_nothing_is_published_before_the_guard_is_ready_to_answer(bench: Bench) -> None:
+    async with bench.keeper(ready=False) as keeper, greeter(keeper.context) as port:
+        await until(lambda: bool(bench.sandbox.list("secrets", NAMESPACE)))
+        await until(lambda: len(bench.sandbox.requests) > 8)
+        assert bench.bundle == b""
+        with pytest.raises(OSError):
+            await greet(port, bench.part("ca.crt"))
+        assert not keeper.has_certificate.is_set()
+        keeper._ready_to_answer.set()
+        await ready(keeper)
+        await greet(port, bench.bundle)
+
+
+async def test_an_absent_webhook_configuration_is_waited_for_told_once_and_never_created(
+    bench: Bench,
+) -> None:
+    bench.sandbox.remove("validatingwebhookconfigurations", CONFIGURATION)
+    async with bench.keeper() as keeper:
+        await until(lambda: len(bench.sandbox.requests) > 12)
+        assert bench.sandbox.list("validatingwebhookconfigurations") == []
+        assert len(bench.told.of("webhook configuration absent, waiting for it")) == 1
+        assert not keeper.has_certificate.is_set()
+        bench.configure()
+        await ready(keeper)
+
+
+async def test_a_configuration_deleted_and_made_again_is_filled_and_service_goes_on(bench: Bench) -> None:
+    async with bench.keeper() as keeper, greeter(keeper.context) as port:
+        await ready(keeper)
+        bundle = bench.bundle
+        bench.sandbox.remove("validatingwebhookconfigurations", CONFIGURATION)
+        await until(lambda: bool(bench.told.of("webhook configuration absent, waiting for it")))
+        await greet(port, bundle)
+        bench.configure()
+        await until(lambda: bench.bundle == bundle)
+        await greet(port, bundle)
+
+
+def emptied(bench: Bench) -> None:
+    bench.publish(b"")
+
+
+def replaced(bench: Bench) -> None:
+    bench.publish(new_authority(now=datetime.now(UTC)).certificate_pem)
+
+
+def garbled(bench: Bench) -> None:
+    bench.publish(b"-----BEGIN CERTIFICATE-----\nrubbish\n-----END CERTIFICATE-----\n")
+
+
+def applied_again(bench: Bench) -> None:
+    before = bench.sandbox.get("validatingwebhookconfigurations", CONFIGURATION)
+    again = configuration()
+    again["metadata"]["generation"] = before["metadata"]["generation"] + 1
+    bench.sandbox.put(again)
+
+
+@pytest.mark.parametrize("spoiled", [emptied, replaced, garbled, applied_again])
+async def test_a_bundle_spoiled_by_hand_is_put_right_within_seconds(
+    bench: Bench, spoiled: Callable[[Bench], None]
+) -> None:
+    async with AsyncExitStack() as stack:
+        keepers = [await stack.enter_async_context(bench.keeper()) for _ in range(3)]
+        port = await stack.enter_async_context(greeter(keepers[0].context))
+        await ready(*keepers)
+        serving, bundle = keepers[0].in_service, bench.bundle
+        spoiled(bench)
+        async with asyncio.timeout(HEALED_SECONDS):
+            await until(lambda: bench.bundle == bundle)
+        await greet(port, bench.bundle)
+        assert {keeper.in_service for keeper in keepers} == {serving}
+    assert "an authority of ours is missing" in bench.told.text
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def signer(bench: Bench) -> Authority:
+    return Authority(bench.part("ca.crt"), bench.part("ca.key"))
+
+
+def deleted(bench: Bench) -> None:
+    bench.sandbox.remove("secrets", SECRET, NAMESPACE)
+
+
+def filled_with_rubbish(bench: Bench) -> None:
+    bench.spoil(**dict.fromkeys(("ca_crt", "ca_key", "tls_crt", "tls_key"), b"\x00rubbish"))
+
+
+def half_filled(bench: Bench) -> None:
+    bench.spoil(ca_key=None, tls_key=None)
+
+
+def expired(bench: Bench) -> None:
+    issued = signer(bench).issue(
+        dns_names=[DNS_NAME],
+        ip_addresses=["127.0.0.1"],
+        now=signer(bench).not_before + timedelta(minutes=1),
+        lifetime=timedelta(minutes=1),
+    )
+    bench.spoil(tls_crt=issued.certificate_pem, tls_key=issued.key_pem)
+
+
+def foreign(bench: Bench) -> None:
+    issued = new_authority(now=now()).issue(dns_names=[DNS_NAME], ip_addresses=["127.0.0.1"], now=now())
+    bench.spoil(tls_crt=issued.certificate_pem, tls_key=issued.key_pem)
+
+
+def with_another_key(bench: Bench) -> None:
+    bench.spoil(tls_key=signer(bench).issue(dns_names=[DNS_NAME], now=now()).key_pem)
+
+
+def with_wrong_names(bench: Bench) -> None:
+    issued = signer(bench).issue(dns_names=["elsewhere.example"], now=now())
+    bench.spoil(tls_crt=issued.certificate_pem, tls_key=issued.key_pem)
+
+
+def without_authority_key(bench: Bench) -> None:
+    bench.spoil(ca_key=None)
+
+
+def with_another_authority(bench: Bench) -> None:
+    other = new_authority(now=now())
+    bench.spoil(ca_crt=other.certificate_pem, ca_key=other.key_pem)
+
+
+def with_an_expired_authority(bench: Bench) -> None:
+    other = new_authority(now=now() - timedelta(days=2), lifetime=timedelta(days=1))
+    issued = other.issue(dns_names=[DNS_NAME], now=now() - timedelta(days=2))
+    bench.spoil(
+        ca_crt=other.certificate_pem,
+        ca_key=other.key_pem,
+        tls_crt=issued.certificate_pem,
+        tls_key=issued.key_pem,
+    )
+
+
+SECRET_FAULTS = [
+    deleted,
+    filled_with_rubbish,
+    half_filled,
+    expired,
+    foreign,
+    with_another_key,
+    with_wrong_names,
+    without_authority_key,
+    with_another_authority,
+    with_an_expired_authority,
+]
+
+
+@pytest.mark.parametrize("spoiled", SECRET_FAULTS)
+async def test_a_spoiled_secret_heals_within_seconds_and_no_handshake_fails_meanwhile(
+    bench: Bench, spoiled: Callable[[Bench], None]
+) -> None:
+    async with AsyncExitStack() as stack:
+        keepers = [await stack.enter_async_context(bench.keeper()) for _ in range(3)]
+        ports = [await stack.enter_async_context(greeter(keeper.context)) for keeper in keepers]
+        await ready(*keepers)
+        before = len(bench.told.events)
+        version = bench.sandbox.get("secrets", SECRET, NAMESPACE)["metadata"]["resourceVersion"]
+        spoiled(bench)
+        until_then = asyncio.get_running_loop().time() + HEALED_SECONDS
+        while not _healed(bench, keepers, version):
+            assert asyncio.get_running_loop().time() < until_then, bench.told.text
+            for port in ports:
+                await greet(port, bench.bundle)
+        for port in ports:
+            await greet(port, bench.bundle)
+        assert len(bench.told.events) > before
+        assert not any(piece in bench.told.text for piece in bench.hidden())
+    assert "certificate keeper failed" not in bench.told.text
+
+
+def _healed(bench: Bench, keepers: list[CertificateKeeper], version: str) -> bool:
+    secrets = bench.sandbox.list("secrets", NAMESPACE)
+    if not secrets or secrets[0]["metadata"]["resourceVersion"] == version or not bench.part("ca.key"):
+        return False
+    authorities = (bench.part("ca.crt"),)
+    return (
+        serves_what_the_secret_holds(bench, *keepers)
+        and all(keeper.in_service and keeper.in_service.authority_pem in authorities for keeper in keepers)
+        and set(authorities) <= set(bench.authorities)
+    )
+
+
+@pytest.mark.parametrize("spoiled", SECRET_FAULTS)
+async def test_a_start_on_a_spoiled_secret_is_ready_within_seconds(
+    bench: Bench, spoiled: Callable[[Bench], None]
+) -> None:
+    async with bench.keeper() as keeper:
+        await ready(keeper)
+    spoiled(bench)
+    async with bench.keeper() as keeper, greeter(keeper.context) as port:
+        await ready(keeper)
+        await greet(port, bench.bundle)
+
+
+async def test_what_is_wrong_with_a_secret_is_told_once_in_words(bench: Bench) -> None:
+    async with bench.keeper() as keeper:
+        await ready(keeper)
+        with_another_key(bench)
+        await until(lambda: bool(bench.told.of("serving certificate issued")[1:]))
+    assert bench.told.of("certificate Secret damaged") == [
+        {"namespace": NAMESPACE, "name": SECRET, "faults": ["tls.key is not the key of tls.crt"]}
+    ]
+    assert bench.told.of("serving certificate issued")[1]["because"] == (
+        "there is no usable serving certificate"
+    )
+
+
+@pytest.mark.parametrize("resource", ["secrets", "validatingwebhookconfigurations"])
+async def test_a_permission_that_is_missing_is_told_once_and_service_goes_on_without_it(
+    bench: Bench, resource: str
+) -> None:
+    async with bench.keeper() as keeper, greeter(keeper.context) as port:
+        await ready(keeper)
+        ban = bench.sandbox.forbid("update", resource, "*")
+        bundle = bench.bundle
+        bench.publish(b"")
+        deleted(bench)
+        bench.sandbox.requests.clear()
+        await until(lambda: len(bench.sandbox.requests) > 20)
+        await greet(port, bundle)
+        kept = bench.told.of("certificates not kept")
+        assert len(kept) == 1
+        assert "Give the guard the permission it lacks: update" in str(kept[0]["why"])
+        bench.sandbox.allow(ban)
+        await until(lambda: bool(bench.authorities) and serves_what_the_secret_holds(bench, keeper))
+
+
+async def test_an_api_server_that_is_away_takes_nothing_from_what_is_served(bench: Bench) -> None:
+    async with bench.keeper() as keeper, greeter(keeper.context) as port:
+        await ready(keeper)
+        bundle = bench.bundle
+        await bench.sandbox.stop()
+        await until(lambda: bool(bench.told.of("certificates not kept")))
+        await greet(port, bundle)
+        await bench.sandbox.start()
+        bench.publish(b"")
+        await until(lambda: bench.bundle == bundle)
+
+
+async def test_names_that_a_new_release_adds_are_certified_without_a_restart_of_the_others(
+    bench: Bench,
+) -> None:
+    async with bench.keeper() as old, greeter(old.context) as port:
+        await ready(old)
+        async with bench.keeper(terms=replace(TERMS, dns_names=("new.example",))) as new:
+            await ready(new)
+            await until(lambda: serves_what_the_secret_holds(bench, old, new))
+            await greet(port, bench.bundle, name="new.example")
+            await greet(port, bench.bundle, name=DNS_NAME)
+
+
+QUICK = Terms(
+    dns_names=(DNS_NAME,),
+    ip_addresses=("127.0.0.1",),
+    authority_lifetime=timedelta(seconds=4),
+    serving_lifetime=timedelta(seconds=3),
+    propagation=timedelta(seconds=0.5),
+)
+
+
+async def test_rotation_fails_no_handshake_and_drops_no_connection(bench: Bench) -> None:
+    async with AsyncExitStack() as stack:
+        keepers = [await stack.enter_async_context(bench.keeper(terms=QUICK)) for _ in range(3)]
+        ports = [await stack.enter_async_context(greeter(keeper.context)) for keeper in keepers]
+        await ready(*keepers)
+        kept_open = [
+            await asyncio.open_connection("127.0.0.1", port, ssl=_trusting(bench), server_hostname=DNS_NAME)
+            for port in ports
+        ]
+        authorities, shown = {bench.part("ca.crt")}, set[bytes]()
+        seen = [(0.0, bench.bundle)]
+        while len(authorities) < 4:
+            for port in ports:
+                shown.add(await greet(port, bench.bundle))
+                # An API server that lags, by less than it may.
+                moment = asyncio.get_running_loop().time()
+                seen.append((moment, bench.bundle))
+                shown.add(await greet(port, [one for at, one in seen if at <= moment - 0.25][-1]))
+            authorities.add(bench.part("ca.crt"))
+            await asyncio.sleep(0.02)
+        assert len(shown) >= 4
+        for reader, writer in kept_open:
+            writer.write(b"still here\n")
+            assert await reader.readline() == b"still here\n"
+            writer.close()
+            await writer.wait_closed()
+    assert not bench.told.of("certificates not kept")
+
+
+def _trusting(bench: Bench) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=bench.bundle.decode())
+
+
+async def test_no_keeper_puts_a_key_anywhere_but_into_the_secret(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    async with bench.keeper() as keeper:
+        await ready(keeper)
+        shown = [bench.told.text, caplog.text, repr(keeper.in_service), repr(vars(keeper))]
+        stored = b64encode(repr(bench.sandbox.list("validatingwebhookconfigurations")).encode()).decode()
+        for piece in bench.hidden():
+            assert not any(piece in text for text in [*shown, stored])

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from hypothesis import given, settings, strategies as st
+
+from certs.authority import Authority, new_authority
+from certs.rotation import Older, State
+from certs.storage import read_secret, secret_with
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+AUTHORITY, OLD, OTHER = (new_authority(now=NOON) for _ in range(3))
+SERVING = AUTHORITY.issue(dns_names=["guard.svc"], now=NOON)
+UNTIL = NOON + timedelta(days=30, microseconds=1)
+WHOLE = State(AUTHORITY, SERVING, (Older(OLD.certificate_pem, UNTIL),))
+
+
+def stored(state: State = WHOLE, parts: Mapping[str, bytes | None] | None = None) -> dict[str, Any]:
+    """A Secret of this state in which parts are overwritten or left out."""
+    secret = secret_with(state, None, namespace="ns", name="serving")
+    for name, content in (parts or {}).items():
+        assert name in secret["data"]
+        if content is None:
+            del secret["data"][name]
+        else:
+            secret["data"][name] = b64encode(content).decode()
+    return secret
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        State(),
+        State(AUTHORITY),
+        State(AUTHORITY, SERVING),
+        WHOLE,
+        State(OLD, SERVING, (Older(AUTHORITY.certificate_pem, UNTIL), Older(OTHER.certificate_pem, NOON))),
+    ],
+)
+def test_what_is_written_is_read(state: State) -> None:
+    reading = read_secret(stored(state))
+    assert reading.state == state
+    assert reading.faults == ()
+
+
+@pytest.mark.parametrize("secret", [None, {}, {"data": None}, {"data": {}}, {"data": {"other": "!"}}])
+def test_an_absent_or_empty_secret_holds_nothing_and_is_not_at_fault(secret: dict[str, Any] | None) -> None:
+    assert read_secret(secret).state == State()
+    assert read_secret(secret).faults == ()
+
+
+def encrypted(key_pem: bytes) -> bytes:
+    key = load_pem_private_key(key_pem, password=None)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
+
+
+def rsa_key() -> bytes:
+    key = rsa.generate_private_key(65537, 2048)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def p384_key() -> bytes:
+    key = ec.generate_private_key(ec.SECP384R1())
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+WITHOUT_SIGNER = State(None, SERVING, (Older(AUTHORITY.certificate_pem, SERVING.not_after), *WHOLE.older))
+WITHOUT_SERVING = replace(WHOLE, serving=None)
+
+
+@pytest.mark.parametrize(
+    ("parts", "fault", "left"),
+    [
+        ({"ca.key": None}, "ca.key is missing", WITHOUT_SIGNER),
+        ({"ca.key": b""}, "ca.key is missing", WITHOUT_SIGNER),
+        ({"ca.key": b"rubbish"}, "ca.key can't be read", WITHOUT_SIGNER),
+        ({"ca.key": OTHER.key_pem}, "ca.key is not the key of ca.crt", WITHOUT_SIGNER),
+        ({"ca.key": rsa_key()}, "ca.key is no ECDSA key of the curve P-256", WITHOUT_SIGNER),
+        ({"tls.crt": None}, "tls.crt is missing", WITHOUT_SERVING),
+        ({"tls.key": None}, "tls.key is missing", WITHOUT_SERVING),
+        ({"tls.key": b"\xff\x00"}, "tls.key can't be read", WITHOUT_SERVING),
+        ({"tls.key": OTHER.key_pem}, "tls.key is not the key of tls.crt", WITHOUT_SERVING),
+        ({"tls.key": p384_key()}, "tls.key is no ECDSA key of the curve P-256", WITHOUT_SERVING),
+        ({"tls.key": encrypted(SERVING.key_pem)}, "tls.key can't be read", WITHOUT_SERVING),
+        ({"tls.crt": b"rubbish"}, "tls.crt can't be read", WITHOUT_SERVING),
+        ({"tls.crt": SERVING.certificate_pem[:-60]}, "tls.crt can't be read", WITHOUT_SERVING),
+        (
+            {"tls.crt": SERVING.certificate_pem + OTHER.certificate_pem},
+            "tls.crt holds 2 certificates, expected one",
+            WITHOUT_SERVING,
+        ),
+        (
+            {"tls.crt": OTHER.certificate_pem, "tls.key": OTHER.key_pem},
+            "tls.crt is not signed by an authority of this Secret",
+            WITHOUT_SERVING,
+        ),
+        ({"older-ca.crt": b"rubbish"}, "older-ca.crt can't be read", State(AUTHORITY, SERVING)),
+        (
+            {"older-ca.crt": SERVING.certificate_pem},
+            "older-ca.crt is no self-signed certificate authority",
+            State(AUTHORITY, SERVING),
+        ),
+        (
+            {"older-ca.until": b"soon"},
+            "older-ca.until does not tell when each of older-ca.crt is over",
+            State(AUTHORITY, SERVING, (Older(OLD.certificate_pem, OLD.not_after),)),
+        ),
+    ],
+)
+def test_a_part_that_cannot_be_relied_upon_is_named_and_the_rest_is_kept(
+    parts: dict[str, bytes | None], fault: str, left: State
+) -> None:
+    reading = read_secret(stored(parts=parts))
+    assert reading.faults == (fault,)
+    assert reading.state == left
+
+
+@pytest.mark.parametrize(
+    ("parts", "fault"),
+    [
+        ({"ca.crt": None}, "ca.crt is missing"),
+        ({"ca.crt": b"rubbish"}, "ca.crt can't be read"),
+        ({"ca.crt": OTHER.certificate_pem}, "ca.key is not the key of ca.crt"),
+        (
+            {"ca.crt": SERVING.certificate_pem, "ca.key": SERVING.key_pem},
+            "ca.crt is no self-signed certificate authority",
+        ),
+    ],
+)
+def test_a_serving_certificate_without_its_authority_is_not_relied_upon(
+    parts: dict[str, bytes | None], fault: str
+) -> None:
+    reading = read_secret(stored(parts=parts))
+    assert reading.faults == (fault, "tls.crt is not signed by an authority of this Secret")
+    assert reading.state == State(older=WHOLE.older)
+
+
+def test_another_authority_put_in_by_hand_is_taken() -> None:
+    reading = read_secret(stored(parts={"ca.crt": OTHER.certificate_pem, "ca.key": OTHER.key_pem}))
+    assert reading.state.signer == OTHER
+    assert reading.faults == ("tls.crt is not signed by an authority of this Secret",)
+
+
+def test_base64_that_is_none_is_a_fault_and_not_an_error() -> None:
+    secret = stored()
+    secret["data"] |= {"ca.key": "?", "tls.key": 5, "older-ca.until": "?"}
+    assert read_secret(secret).faults == (
+        "older-ca.until does not tell when each of older-ca.crt is over",
+        "ca.key is not base64",
+        "tls.key is not base64",
+    )
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["ca.crt", "ca.key", "tls.crt", "tls.key", "older-ca.crt", "older-ca.until"]),
+        st.one_of(
+            st.none(),
+            st.binary(max_size=80),
+            st.sampled_from(
+                [AUTHORITY.certificate_pem, OLD.certificate_pem, SERVING.certificate_pem, OTHER.key_pem]
+            ).flatmap(lambda pem: st.integers(0, len(pem)).map(lambda cut: pem[:cut] + b"x" + pem[cut:])),
+        ),
+    )
+)
+def test_whatever_a_secret_is_filled_with_it_can_be_read_and_written_whole(
+    parts: dict[str, bytes | None],
+) -> None:
+    reading = read_secret(stored(parts=parts))
+    again = read_secret(stored(reading.state))
+    assert again.state == reading.state
+    assert again.faults == ()
+    for key_pem in (AUTHORITY.key_pem, SERVING.key_pem, OTHER.key_pem):
+        assert key_pem.splitlines()[1].decode() not in repr(reading)
+
+
+def test_what_others_keep_on_the_secret_stays_and_so_does_the_version_that_was_read() -> None:
+    found = {
+        "kind": "Secret",
+        "type": "kubernetes.io/tls",
+        "metadata": {"name": "serving", "resourceVersion": "7", "labels": {"a": "b"}},
+        "data": {"rubbish": "eA=="},
+    }
+    secret = secret_with(State(), found, namespace="ns", name="serving")
+    assert {**secret, "data": None} == {**found, "data": None}
+    assert set(secret["data"]) == {
+        "ca.crt", "ca.key", "tls.crt", "tls.key", "older-ca.crt", "older-ca.until",
+    }  # fmt: skip
+
+
+def test_an_authority_that_is_both_signer_and_older_is_the_signer() -> None:
+    doubled = stored(State(AUTHORITY, SERVING, (Older(AUTHORITY.certificate_pem, UNTIL),)))
+    assert read_secret(doubled).state == State(AUTHORITY, SERVING)
+
+
+def test_a_signer_that_is_no_authority_by_its_own_word_is_refused() -> None:
+    impostor = Authority(SERVING.certificate_pem, SERVING.key_pem)
+    assert read_secret(stored(State(impostor))).state.signer is None
