@@ -19,6 +19,9 @@ from tests.conftest import Guard, guard_against
 from tests.scripted import ScriptedApiServer, answer, hang, listed, refusal
 from webhook.server import parse_duration
 
+TO_BECOME_READY = {"version", "apis"}
+"""What the guard asks for once, to know that it reaches the API server and is known to it."""
+
 UNSUSPEND = objects.review(objects.trainjob(suspend=False), old=objects.trainjob(suspend=True), uid="a-uid")
 
 
@@ -72,7 +75,7 @@ async def test_what_is_no_readmission_is_allowed_without_asking_the_api_server(
         "kind": "AdmissionReview",
         "response": {"uid": "a-uid", "allowed": True, "auditAnnotations": {"decision": "NoAdmission"}},
     }
-    assert [asked.resource for asked in cluster.asked if asked.resource != "version"] == []
+    assert [asked.resource for asked in cluster.asked if asked.resource not in TO_BECOME_READY] == []
 
 
 async def test_clear_is_allowed(guard: Guard) -> None:
@@ -227,7 +230,7 @@ async def test_only_as_many_pods_are_fetched_as_a_message_names_and_one(
 
 async def test_every_read_is_consistent(guard: Guard, cluster: ScriptedApiServer) -> None:
     await guard.post(UNSUSPEND)
-    reads = [read for read in cluster.asked if read.resource != "version"]
+    reads = [read for read in cluster.asked if read.resource not in TO_BECOME_READY]
     assert {read.resource for read in reads} == {"pods", "jobs", "jobsets"}
     for read in reads:
         assert "resourceVersion" not in read.query
