@@ -1,7 +1,8 @@
 """A connection that idles longer than the API server keeps its own is not the guard's to close.
 
 The API server drops an idle connection to a webhook after 90 s. A guard that closed it sooner, as aiohttp
-does after 75 s, would close some that the API server is about to use: with failurePolicy Fail a denied request.
+does after 75 s, would close some that the API server is about to use, and with
+failurePolicy Fail that is a denied request.
 """
 
 from __future__ import annotations
