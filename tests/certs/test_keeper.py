@@ -14,6 +14,7 @@ import pytest
 from certs.authority import Authority, new_authority
 from certs.keeper import CertificateKeeper
 from certs.rotation import Terms
+from certs.storage import read_secret
 from tests.certs.bench import (
     CONFIGURATION,
     DNS_NAME,
@@ -284,13 +285,19 @@ async def test_a_spoiled_secret_heals_within_seconds_and_no_handshake_fails_mean
 
 def _healed(bench: Bench, keepers: list[CertificateKeeper], version: str) -> bool:
     secrets = bench.sandbox.list("secrets", NAMESPACE)
-    if not secrets or secrets[0]["metadata"]["resourceVersion"] == version or not bench.part("ca.key"):
+    if not secrets or secrets[0]["metadata"]["resourceVersion"] == version:
         return False
-    authorities = (bench.part("ca.crt"),)
+    reading = read_secret(secrets[0])
+    signer = reading.state.signer
     return (
-        serves_what_the_secret_holds(bench, *keepers)
-        and all(keeper.in_service and keeper.in_service.authority_pem in authorities for keeper in keepers)
-        and set(authorities) <= set(bench.authorities)
+        not reading.faults
+        and signer is not None
+        and all(
+            keeper.in_service == reading.state.serving
+            and keeper.in_service is not None
+            and keeper.in_service.authority_pem == signer.certificate_pem
+            for keeper in keepers
+        )
     )
 
 
