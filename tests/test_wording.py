@@ -269,3 +269,17 @@ def test_an_operation_that_is_not_guarded_is_told_with_the_cause() -> None:
         "TrainJob Interlock guards CREATE and UPDATE and was asked about DELETE: allowed unseen. The "
         "rules of its ValidatingWebhookConfiguration are wider than they should be"
     )
+
+
+def test_reads_that_failed_for_the_same_reason_stand_together() -> None:
+    failed = [
+        Failure("reading JobSet llama", "no answer", "Try again"),
+        Failure("listing Jobs", "no answer", "Try again"),
+        Failure("listing pods", "HTTP 403", "Give the permission"),
+        Failure("listing pods", "HTTP 403", "Give the permission"),
+    ]
+    assert wording.could_not_verify(failed) == (
+        "could not verify that no pod of the previous execution remains "
+        "(reading JobSet llama, listing Jobs: no answer; listing pods: HTTP 403); nothing was admitted. "
+        "Try again; Give the permission"
+    )

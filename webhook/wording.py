@@ -74,8 +74,14 @@ def could_not_verify(failed: Sequence[Failure]) -> str:
 
 
 def failures(failed: Sequence[Failure]) -> str:
-    """Each failed read and its reason."""
-    return "; ".join(f"{failure.what}: {_cut(failure.why, _LONGEST_CAUSE)}" for failure in failed)
+    """Each failed read and its reason; reads that failed for the same reason stand together."""
+    reads_by_reason: dict[str, list[str]] = {}
+    for failure in failed:
+        reads_by_reason.setdefault(failure.why, []).append(failure.what)
+    return "; ".join(
+        f"{', '.join(dict.fromkeys(reads))}: {_cut(why, _LONGEST_CAUSE)}"
+        for why, reads in reads_by_reason.items()
+    )
 
 
 def bad_admission_number(bad: BadAdmissionNumber, *, a_key: str) -> str:
