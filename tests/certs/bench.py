@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from certs.keeper import CertificateKeeper, Clock
+from certs.keeper import CertificateKeeper
 from certs.publication import published_in
 from certs.rotation import Terms
 from webhook.certificates import ClusterCertificates
@@ -51,9 +51,7 @@ class Bench:
     told: Told = field(default_factory=Told)
 
     @asynccontextmanager
-    async def keeper(
-        self, *, terms: Terms = TERMS, ready: bool = True, clock: Clock | None = None
-    ) -> AsyncIterator[CertificateKeeper]:
+    async def keeper(self, *, terms: Terms = TERMS, ready: bool = True) -> AsyncIterator[CertificateKeeper]:
         ready_to_answer = asyncio.Event()
         if ready:
             ready_to_answer.set()
@@ -65,7 +63,6 @@ class Bench:
             terms=terms,
             tell=self.told,
             ready_to_answer=ready_to_answer,
-            clock=clock,
             poll=POLL,
         ) as keeper:
             yield keeper

@@ -313,6 +313,15 @@ async def test_a_start_on_a_spoiled_secret_is_ready_within_seconds(
         await greet(port, bench.bundle)
 
 
+async def test_rubbish_in_a_part_that_nobody_misses_is_cleared_away(bench: Bench) -> None:
+    async with bench.keeper() as keeper:
+        await ready(keeper)
+        serving = keeper.in_service
+        bench.spoil(older_ca_crt=b"rubbish")
+        await until(lambda: bench.part("older-ca.crt") == b"")
+        assert keeper.in_service == serving
+
+
 async def test_what_is_wrong_with_a_secret_is_told_once_in_words(bench: Bench) -> None:
     async with bench.keeper() as keeper:
         await ready(keeper)
@@ -342,6 +351,10 @@ async def test_a_permission_that_is_missing_is_told_once_and_service_goes_on_wit
         kept = bench.told.of("certificates not kept")
         assert len(kept) == 1
         assert "Give the guard the permission it lacks: update" in str(kept[0]["why"])
+        if resource == "validatingwebhookconfigurations":
+            assert bench.sandbox.list("secrets", NAMESPACE)
+        else:
+            assert bundle in bench.bundle
         bench.sandbox.allow(ban)
         await until(lambda: bool(bench.authorities) and serves_what_the_secret_holds(bench, keeper))
 

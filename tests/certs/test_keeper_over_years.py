@@ -40,6 +40,15 @@ class Calendar:
 
 
 @dataclass
+class Standstill(Calendar):
+    """A clock on which no sleep ends."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.over.set()
+        await asyncio.Event().wait()
+
+
+@dataclass
 class Memory:
     """The two objects, with optimistic locking."""
 
@@ -129,7 +138,7 @@ async def test_a_fault_of_the_keeper_itself_is_told_without_its_message_and_does
     metadata = {"name": SECRET, "resourceVersion": "1"}
     memory.secrets[SECRET] = {"metadata": metadata, "data": {"tls.key": "SECRET"}}
     sound = memory.configuration
-    memory.configuration = {"metadata": None, "webhooks": [{"name": WEBHOOK, "SECRET": None}]}
+    memory.configuration = {**sound, "metadata": {"uid": "u", "generation": "SECRET"}}
     ready = asyncio.Event()
     ready.set()
     async with CertificateKeeper(
@@ -148,3 +157,22 @@ async def test_a_fault_of_the_keeper_itself_is_told_without_its_message_and_does
         await keeper.has_certificate.wait()
     assert len(told.of("certificate keeper failed")) == 1
     assert "SECRET" not in told.text
+
+
+async def test_whoever_becomes_ready_to_answer_does_not_sleep_on() -> None:
+    memory, clock, ready = Memory(configuration()), Standstill(), asyncio.Event()
+    async with CertificateKeeper(
+        memory,
+        secret=(NAMESPACE, SECRET),
+        webhook_configuration=CONFIGURATION,
+        webhook_names=[WEBHOOK],
+        terms=Terms(("guard.svc",)),
+        tell=Told(),
+        ready_to_answer=ready,
+        clock=clock,
+    ) as keeper:
+        await clock.over.wait()
+        assert memory.bundles == []
+        ready.set()
+        async with asyncio.timeout(3):
+            await keeper.has_certificate.wait()

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -15,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from cryptography.x509.oid import NameOID
 from hypothesis import given, settings, strategies as st
 
 from certs.authority import Authority, new_authority
@@ -207,6 +210,35 @@ def test_an_authority_that_is_both_signer_and_older_is_the_signer() -> None:
     assert read_secret(doubled).state == State(AUTHORITY, SERVING)
 
 
-def test_a_signer_that_is_no_authority_by_its_own_word_is_refused() -> None:
-    impostor = Authority(SERVING.certificate_pem, SERVING.key_pem)
-    assert read_secret(stored(State(impostor))).state.signer is None
+def signed_by(issuer: Authority | None, *, is_authority: bool) -> Authority:
+    """A certificate of its own key, signed by `issuer` or else by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "made elsewhere")])
+    issuer_name, issuer_key = name, key
+    if issuer is not None:
+        issuer_name = x509.load_pem_x509_certificate(issuer.certificate_pem).subject
+        loaded = load_pem_private_key(issuer.key_pem, password=None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        issuer_key = loaded
+    certificate = (
+        x509.CertificateBuilder(issuer_name, name, key.public_key(), 1, NOON, NOON + timedelta(days=9))
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        .sign(issuer_key, hashes.SHA256())
+    )
+    key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Authority(certificate.public_bytes(Encoding.PEM), key_pem)
+
+
+@pytest.mark.parametrize(
+    ("impostor", "is_taken"),
+    [
+        (signed_by(None, is_authority=True), True),
+        (signed_by(None, is_authority=False), False),
+        (signed_by(OTHER, is_authority=True), False),
+    ],
+    ids=["a self-signed authority", "no authority", "an intermediate"],
+)
+def test_a_signer_made_elsewhere_is_taken_only_if_it_is_a_self_signed_authority(
+    impostor: Authority, is_taken: bool
+) -> None:
+    assert read_secret(stored(State(impostor))).state.signer == (impostor if is_taken else None)
