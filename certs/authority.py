@@ -117,7 +117,7 @@ class Authority(_CertificateAndKey):
         Raises ValueError when there is no name, a name or an address is malformed, `now` has no time zone,
         `lifetime` is not positive, the authority is expired, or its key is unreadable or another one's.
         """
-        names = _alternative_names(dns_names, ip_addresses)
+        names = alternative_names(dns_names, ip_addresses)
         validity = _Validity.starting(now, lifetime)
         authority = x509.load_pem_x509_certificate(self.certificate_pem)
         if now >= authority.not_valid_after_utc:
@@ -221,7 +221,11 @@ class _Validity:
         return cls(not_before=now - CLOCK_SKEW, not_after=now + lifetime)
 
 
-def _alternative_names(dns_names: Sequence[str], ip_addresses: Sequence[str]) -> list[x509.GeneralName]:
+def alternative_names(dns_names: Sequence[str], ip_addresses: Sequence[str]) -> list[x509.GeneralName]:
+    """Return the names as a certificate holds them.
+
+    Raises ValueError when there is none, or one is malformed.
+    """
     if not all(dns_names):
         raise ValueError("a DNS name is empty")
     names: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]

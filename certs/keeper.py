@@ -10,7 +10,6 @@ import asyncio
 import ssl
 import traceback
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, Self
@@ -176,8 +175,7 @@ class CertificateKeeper:
     async def __aexit__(self, *_: object) -> None:
         if self._running is not None:
             self._running.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._running
+            await asyncio.gather(self._running, return_exceptions=True)
 
     @property
     def in_service(self) -> ServingCertificate | None:

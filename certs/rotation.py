@@ -31,10 +31,10 @@ with the one it has. One that has none, and finds none in the Secret, issues and
 is published: to wait would answer nobody, while an API server that knows the bundle already can be answered.
 
 What a replica serves is worth more than the Secret: while it is valid its authority stays in the bundle, and
-it is written back into a Secret that has lost it (never its authority's key, so that deleting the Secret
-makes new keys). An authority that is in the bundle but neither in the Secret nor served here may be what
-another replica serves, so it is removed only after it was seen like that for `propagation`, in which that
-replica claims it.
+it is written back into a Secret that has lost it. Its authority's key never is, so that deleting the Secret,
+or only `ca.key` in it, makes new keys without a failed call. An authority that is in the bundle but neither in
+the Secret nor served here may be what another replica serves, so it is removed only after it was seen like
+that for `propagation`, in which that replica claims it.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from certs.authority import (
     SERVING_LIFETIME,
     Authority,
     ServingCertificate,
+    alternative_names,
     is_address,
     new_authority,
 )
@@ -63,8 +64,8 @@ PROPAGATION = timedelta(seconds=60)
 class Terms:
     """What certificates are made for and how long they last.
 
-    Raises ValueError when there is no name, an address is none, or a third of a lifetime, which is what is
-    left at its renewal, is not longer than `propagation`.
+    Raises ValueError when there is no name, a name or an address is malformed, or a third of a lifetime, as is
+    left at a renewal, is not longer than `propagation`.
     """
 
     dns_names: tuple[str, ...] = ()
@@ -74,8 +75,7 @@ class Terms:
     propagation: timedelta = PROPAGATION
 
     def __post_init__(self) -> None:
-        if not self.names:
-            raise ValueError("a serving certificate needs at least one DNS name or IP address")
+        alternative_names(self.dns_names, self.ip_addresses)
         if not timedelta() <= self.propagation < min(self.authority_lifetime, self.serving_lifetime) / 3:
             raise ValueError(
                 f"what is left of a certificate at its renewal, a third of {self.serving_lifetime} and of "

@@ -386,8 +386,8 @@ async def test_names_that_a_new_release_adds_are_certified_without_a_restart_of_
 QUICK = Terms(
     dns_names=(DNS_NAME,),
     ip_addresses=("127.0.0.1",),
-    authority_lifetime=timedelta(seconds=4),
-    serving_lifetime=timedelta(seconds=3),
+    authority_lifetime=timedelta(seconds=5),
+    serving_lifetime=timedelta(seconds=4),
     propagation=timedelta(seconds=0.5),
 )
 

@@ -44,6 +44,7 @@ class Standstill(Calendar):
     """A clock on which no sleep ends."""
 
     async def sleep(self, seconds: float) -> None:
+        assert seconds > 0
         self.over.set()
         await asyncio.Event().wait()
 
