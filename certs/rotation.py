@@ -32,7 +32,7 @@ is published: to wait would answer nobody, while an API server that knows the bu
 
 What a replica serves is worth more than the Secret: while it is valid its authority stays in the bundle, and
 it is written back into a Secret that has lost it. Its authority's key never is, so that deleting the Secret,
-or only `ca.key` in it, makes new keys without a failed call. An authority that is in the bundle but neither in
+or only `ca.key` in it, makes new keys and fails no call. An authority that is in the bundle but neither in
 the Secret nor served here may be what another replica serves, so it is removed only after it was seen like
 that for `propagation`, in which that replica claims it.
 """
@@ -64,8 +64,8 @@ PROPAGATION = timedelta(seconds=60)
 class Terms:
     """What certificates are made for and how long they last.
 
-    Raises ValueError when there is no name, a name or an address is malformed, or a third of a lifetime, as is
-    left at a renewal, is not longer than `propagation`.
+    Raises ValueError when there is no name, a name or an address is malformed, or a third of a lifetime, as
+    is left at a renewal, is not longer than `propagation`.
     """
 
     dns_names: tuple[str, ...] = ()
