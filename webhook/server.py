@@ -12,22 +12,19 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from ipaddress import ip_address
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import orjson
 import structlog
 from aiohttp import ClientError, web
 
-from certs.authority import ServingCertificate, new_authority
 from webhook import __version__, guard
 from webhook.cluster import Cluster, ReadFailedError
 from webhook.question import Subject, ask
 from webhook.registration import PATH, webhook_configuration
 from webhook.review import NotAReviewError, Request, read_request
 from webhook.settings import Settings
+from webhook.tls import Tls, tls
 from webhook.verdict import Verdict
 
 DEFAULT_TIMEOUT_SECONDS = 5.0
@@ -53,6 +50,14 @@ LARGE_BODIES = 4
 SILENCE_SECONDS = 10.0
 """How long a connection may stay open without a first request."""
 
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    408: "Timeout",
+    413: "RequestEntityTooLarge",
+    415: "UnsupportedMediaType",
+}
+
 _log = structlog.get_logger()
 
 
@@ -61,7 +66,7 @@ class Lifecycle:
     """Where the guard is between its start and its end."""
 
     reached_api_server: bool = False
-    has_certificate: bool = False
+    has_certificate: asyncio.Event = field(default_factory=asyncio.Event)
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     why_not_ready: str = "the API server was not reached yet"
 
@@ -69,7 +74,7 @@ class Lifecycle:
         """Why no review should be sent here, or None."""
         if self.draining.is_set():
             return "stopping"
-        if not self.has_certificate:
+        if not self.has_certificate.is_set():
             return "no serving certificate yet"
         return None if self.reached_api_server else self.why_not_ready
 
@@ -174,6 +179,8 @@ async def _validate(http: web.Request) -> web.Response:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SHARE_OF_TIMEOUT * _timeout(http)
     settings = http.app[SETTINGS]
+    if settings.client_ca_file is not None and not _shows_a_certificate(http):
+        return _refusal(401, "no client certificate was shown, and this guard requires the API server's")
     if http.content_type != "application/json":
         return _refusal(415, f"the content type is {http.content_type}, expected application/json")
     if http.headers.get("Content-Encoding", "identity") != "identity":
@@ -193,6 +200,11 @@ async def _validate(http: web.Request) -> web.Response:
         outcome = await guard.answer(outcome, http.app[ASK], seconds=deadline - loop.time())
     _log_decision(about, outcome, started)
     return web.Response(body=outcome.body, content_type="application/json")
+
+
+def _shows_a_certificate(http: web.Request) -> bool:
+    """Whether the client showed a certificate; a bad one does not get through the handshake."""
+    return http.transport is not None and bool(http.transport.get_extra_info("peercert"))
 
 
 async def _received(
@@ -251,9 +263,12 @@ def _refusal(status: int, why: str) -> web.Response:
         "metadata": {},
         "status": "Failure",
         "code": status,
-        "reason": {400: "BadRequest", 413: "RequestEntityTooLarge", 415: "UnsupportedMediaType"}.get(
-            status, "Timeout"
-        ),
+        "reason": {
+            400: "BadRequest",
+            401: "Unauthorized",
+            413: "RequestEntityTooLarge",
+            415: "UnsupportedMediaType",
+        }.get(status, "Timeout"),
         "message": message,
     }
     response = web.Response(status=status, body=orjson.dumps(body), content_type="application/json")
@@ -294,41 +309,41 @@ async def listening(settings: Settings, cluster: Cluster) -> AsyncIterator[Liste
 
     On leaving, in-flight requests finish.
     """
-    lifecycle = Lifecycle()
 
     async def ask_cluster(subject: Subject, seconds: float) -> Verdict:
         return await ask(cluster, subject, seconds=seconds)
 
-    certificate = serving_certificate(settings)
-    registration = _registration(settings, certificate)
-    context = certificate.server_context()
-    lifecycle.has_certificate = True
-    app = create_app(ask_cluster, settings, lifecycle)
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        keepalive_timeout=settings.keepalive_seconds,
-        shutdown_timeout=IN_FLIGHT_SECONDS,
-    )
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, settings.host, settings.port, ssl_context=context, backlog=1024)
-        await site.start()
-        port = runner.addresses[0][1]
-        _log.info("listening", host=settings.host, port=port, certificate_expires=str(certificate.not_after))
-        assert runner.server is not None  # noqa: S101 - there is one after setup()
-        background = [
-            asyncio.create_task(_become_ready(cluster, registration, lifecycle, port=port)),
-            asyncio.create_task(_close_silent_connections(runner.server, app[HEARD])),
-        ]
+    async with tls(settings, cluster) as secured:
+        lifecycle = Lifecycle(has_certificate=secured.has_certificate)
+        registration = _registration(settings, secured)
+        app = create_app(ask_cluster, settings, lifecycle)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            keepalive_timeout=settings.keepalive_seconds,
+            shutdown_timeout=IN_FLIGHT_SECONDS,
+        )
+        await runner.setup()
         try:
-            yield Listening(port, certificate.authority_pem, lifecycle)
+            site = web.TCPSite(
+                runner, settings.host, settings.port, ssl_context=secured.context, backlog=1024
+            )
+            await site.start()
+            port = runner.addresses[0][1]
+            _log.info("listening", host=settings.host, port=port)
+            assert runner.server is not None  # noqa: S101 - there is one after setup()
+            background = [
+                asyncio.create_task(_become_ready(cluster, registration, lifecycle, secured, port=port)),
+                asyncio.create_task(_close_silent_connections(runner.server, app[HEARD])),
+            ]
+            try:
+                yield Listening(port, secured.authority_pem, lifecycle)
+            finally:
+                for task in background:
+                    task.cancel()
+                await asyncio.gather(*background, return_exceptions=True)
         finally:
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
-    finally:
-        await runner.cleanup()
+            await runner.cleanup()
 
 
 _Result = TypeVar("_Result")
@@ -377,7 +392,7 @@ async def _unless_signalled(starting: Awaitable[_Result], signals: asyncio.Queue
 
 
 async def _become_ready(
-    cluster: Cluster, registration: dict[str, Any] | None, lifecycle: Lifecycle, *, port: int
+    cluster: Cluster, registration: dict[str, Any] | None, lifecycle: Lifecycle, secured: Tls, *, port: int
 ) -> None:
     pause = 0.25
     while True:
@@ -394,17 +409,20 @@ async def _become_ready(
             pause = min(2 * pause, 5.0)
         else:
             lifecycle.reached_api_server = True
+            # The keeper publishes its CA, and so has the API server call, only a guard that can answer.
+            secured.may_publish.set()
+            await lifecycle.has_certificate.wait()
             _log.info("ready", api_server=cluster.url, version=version, port=port, url=_url_of(registration))
             return
 
 
-def _registration(settings: Settings, certificate: ServingCertificate) -> dict[str, Any] | None:
+def _registration(settings: Settings, secured: Tls) -> dict[str, Any] | None:
     if settings.url is None:
         return None
     return webhook_configuration(
         name=settings.webhook_configuration,
         url=settings.url,
-        ca_bundle=certificate.authority_pem,
+        ca_bundle=secured.authority_pem,
         a_key=settings.a_key,
     )
 
@@ -417,36 +435,3 @@ async def _register(cluster: Cluster, registration: dict[str, Any]) -> None:
     await cluster.put_webhook_configuration(registration)
     name = registration["metadata"]["name"]
     _log.info("registered", webhook_configuration=name, url=_url_of(registration))
-
-
-def serving_certificate(settings: Settings) -> ServingCertificate:
-    """The certificate of the files that are set, or one made now and valid for the URL's host.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: only one of the two files is set.
-    """
-    if settings.tls_cert_file and settings.tls_key_file:
-        return ServingCertificate(
-            certificate_pem=settings.tls_cert_file.read_bytes(),
-            key_pem=settings.tls_key_file.read_bytes(),
-            authority_pem=(settings.tls_ca_file or settings.tls_cert_file).read_bytes(),
-        )
-    if settings.tls_cert_file or settings.tls_key_file:
-        raise ValueError("only one of tls_cert_file and tls_key_file is set, expected both or none")
-    hosts = {"localhost", "127.0.0.1", *filter(None, map(str.strip, settings.dns_names.split(",")))}
-    if settings.url and (host := urlsplit(settings.url).hostname):
-        hosts.add(host)
-    addresses = {host for host in hosts if _is_address(host)}
-    now = datetime.now(UTC)
-    return new_authority(now=now).issue(
-        dns_names=sorted(hosts - addresses), ip_addresses=sorted(addresses), now=now
-    )
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -59,4 +59,18 @@ class Settings(BaseSettings):
     dns_names: str = Field(
         "", description="Names that a self-made certificate is valid for beside the URL's, comma-separated."
     )
+    certificate_secret: str | None = Field(
+        None,
+        pattern=r"^[^/]+/[^/]+$",
+        description="namespace/name of the Secret that holds CA and serving certificate: made, rotated and "
+        "published in the webhook configuration by the guard itself.",
+    )
+    client_ca_file: Path | None = Field(
+        None, description="CA (PEM) of the API server's client certificate; then /validate requires one."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def names(self) -> set[str]:
+        """The names and addresses of `dns_names`."""
+        return {name.strip() for name in self.dns_names.split(",")} - {""}

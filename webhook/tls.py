@@ -1,0 +1,117 @@
+"""What the guard serves with: a certificate kept in a Secret, one from files, or one made at the start."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+import structlog
+
+from certs.authority import ServingCertificate, new_authority
+from certs.keeper import CertificateKeeper
+from certs.rotation import Terms
+from webhook.certificates import ClusterCertificates
+from webhook.cluster import Cluster
+from webhook.registration import WEBHOOK_NAME
+from webhook.settings import Settings
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """A context to listen with; its handshakes fail until `has_certificate` is set.
+
+    `authority_pem` is what a client has to trust, or empty where the keeper publishes that itself, once
+    `may_publish` is set.
+    """
+
+    context: ssl.SSLContext
+    has_certificate: asyncio.Event
+    may_publish: asyncio.Event
+    authority_pem: bytes
+
+
+@asynccontextmanager
+async def tls(settings: Settings, cluster: Cluster) -> AsyncIterator[Tls]:
+    """Serve with what the settings say, while the block runs.
+
+    Raises:
+        OSError: a certificate file cannot be read.
+        ValueError: the settings contradict one another, or the files do not fit together.
+    """
+    may_publish = asyncio.Event()
+    if settings.certificate_secret is None:
+        certificate = serving_certificate(settings)
+        has_certificate = asyncio.Event()
+        has_certificate.set()
+        context = certificate.server_context()
+        _require_client_certificates(context, settings)
+        _log.info("serving certificate in use", expires=str(certificate.not_after))
+        yield Tls(context, has_certificate, may_publish, certificate.authority_pem)
+        return
+    if settings.url is not None or settings.tls_cert_file is not None:
+        raise ValueError("certificate_secret goes neither with url nor with tls_cert_file")
+    namespace, _, name = settings.certificate_secret.partition("/")
+    hosts, addresses = _hosts_and_addresses(settings.names)
+    keeper = CertificateKeeper(
+        ClusterCertificates(cluster),
+        secret=(namespace, name),
+        webhook_configuration=settings.webhook_configuration,
+        webhook_names=[WEBHOOK_NAME],
+        terms=Terms(dns_names=hosts, ip_addresses=addresses),
+        tell=_log.info,
+        ready_to_answer=may_publish,
+    )
+    _require_client_certificates(keeper.context, settings)
+    async with keeper:
+        yield Tls(keeper.context, keeper.has_certificate, may_publish, b"")
+
+
+def serving_certificate(settings: Settings) -> ServingCertificate:
+    """The certificate of the files that are set, or one made now and valid for the URL's host.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: only one of the two files is set.
+    """
+    if settings.tls_cert_file and settings.tls_key_file:
+        return ServingCertificate(
+            certificate_pem=settings.tls_cert_file.read_bytes(),
+            key_pem=settings.tls_key_file.read_bytes(),
+            authority_pem=(settings.tls_ca_file or settings.tls_cert_file).read_bytes(),
+        )
+    if settings.tls_cert_file or settings.tls_key_file:
+        raise ValueError("only one of tls_cert_file and tls_key_file is set, expected both or none")
+    names = {"localhost", "127.0.0.1", *settings.names}
+    if settings.url and (host := urlsplit(settings.url).hostname):
+        names.add(host)
+    hosts, addresses = _hosts_and_addresses(names)
+    now = datetime.now(UTC)
+    return new_authority(now=now).issue(dns_names=hosts, ip_addresses=addresses, now=now)
+
+
+def _require_client_certificates(context: ssl.SSLContext, settings: Settings) -> None:
+    """Verify a client's certificate where one is shown; the probes of the kubelet show none."""
+    if settings.client_ca_file is not None:
+        context.load_verify_locations(cafile=settings.client_ca_file)
+        context.verify_mode = ssl.CERT_OPTIONAL
+
+
+def _hosts_and_addresses(names: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    addresses = {name for name in names if _is_address(name)}
+    return tuple(sorted(names - addresses)), tuple(sorted(addresses))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
