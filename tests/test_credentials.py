@@ -440,13 +440,26 @@ async def test_a_proxy_that_cannot_be_reached_is_named_without_its_password(
     if from_environment:
         monkeypatch.setenv("HTTPS_PROXY", proxy)
         monkeypatch.setenv("NO_PROXY", "")
-    extra = {} if from_environment else {"proxy-url": proxy}
+    elsewhere = {"server": "https://apiserver.example.com:6443"}
+    extra = elsewhere if from_environment else {"proxy-url": proxy}
     kubeconfig = as_user(server, tmp_path / "kubeconfig", {"token": "t"}, **extra)
     async with Cluster.connect(kubeconfig=kubeconfig) as cluster:
         with pytest.raises(ReadFailedError) as caught:
             await cluster.reach()
     assert "cannot be reached through the proxy http://127.0.0.1:1: " in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_loopback_is_never_reached_through_a_proxy_as_with_kubectl(
+    server: ScriptedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "")
+    here = {"server": f"https://{host}:{server.port}", "tls-server-name": "127.0.0.1"}
+    kubeconfig = as_user(server, tmp_path / "kubeconfig", {"token": "t"}, **here)
+    async with Cluster.connect(kubeconfig=kubeconfig) as cluster:
+        assert await cluster.reach() == "v1.36.0"
 
 
 @pytest.mark.parametrize("proxy", ["socks5://me:hunter2@h:1", "http://me:hunter2@h:99999", "http://"])

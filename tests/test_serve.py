@@ -240,6 +240,7 @@ async def test_one_json_line_per_decision_and_nothing_secret(
         "verdict": "PodsRemain",
         "because": "un-suspended",
         "remaining": 1,
+        "message": "waiting for pods of the previous execution to go: llama-node-0-0-x7k2p (not scheduled)",
     }
     assert len([entry for entry in guard.log if entry["event"] == "decision"]) == 1
     assert len(guard.log) == len(guard.raw), "a line that is no JSON"
@@ -276,6 +277,10 @@ async def test_url_registers_a_configuration_that_is_called(tmp_path: Path) -> N
         ([], {"INTERLOCK_KEEPALIVE_SECONDS": "75"}, "(INTERLOCK_KEEPALIVE_SECONDS) cannot be used", 2),
         ([], {"INTERLOCK_A_KEY": "a,b"}, "the setting a_key (INTERLOCK_A_KEY) cannot be used", 2),
         ([], {"INTERLOCK_TLS_CERT_FILE": "tls.crt"}, "only one of tls_cert_file and tls_key_file", 1),
+        ([], {"INTERLOCK_WEBHOOK_CONFIGURATION": "Bad_Name"}, "not a name for a Kubernetes object", 2),
+        ([], {"INTERLOCK_CERTIFICATE_SECRET": "no-namespace"}, "(INTERLOCK_CERTIFICATE_SECRET) cannot", 2),
+        ([], {"INTERLOCK_CERTIFICATE_SECRET": "ns/name"}, "certificate_secret needs dns_names", 1),
+        (["--host", "999.1.1.1"], {}, "cannot listen on 999.1.1.1:", 1),
     ],
 )
 async def test_a_start_that_cannot_be_says_why(
@@ -288,6 +293,37 @@ async def test_a_start_that_cannot_be_says_why(
     assert last.startswith("interlock: ")
     assert told in last
     assert "Traceback" not in "".join(guard.raw)
+
+
+async def test_an_empty_variable_is_one_that_is_not_set(kubeconfig: Path) -> None:
+    empty = dict.fromkeys(["INTERLOCK_URL", "INTERLOCK_TLS_CERT_FILE", "INTERLOCK_TLS_KEY_FILE"], "")
+    async with served(kubeconfig, **empty, INTERLOCK_LOG_LEVEL="INFO") as guard:
+        await guard.told("ready")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("tls.crt", b"junk", "are no PEM certificate and its key"),
+        ("tls.key", b"junk", "are no PEM certificate and its key"),
+        ("ca.crt", b"junk", "is no PEM certificate"),
+    ],
+)
+async def test_certificate_files_are_checked_before_anything_is_registered(
+    kubeconfig: Path,
+    certificate: tuple[dict[str, str], ssl.SSLContext],
+    tmp_path: Path,
+    file: str,
+    content: bytes,
+    told: str,
+) -> None:
+    environment, _ = certificate
+    (tmp_path / "ca.crt").write_bytes((tmp_path / "tls.crt").read_bytes())
+    (tmp_path / file).write_bytes(content)
+    authority = {"INTERLOCK_TLS_CA_FILE": str(tmp_path / "ca.crt")}
+    async with served(kubeconfig, **environment, **authority) as guard:
+        assert await guard.process.wait() == 1
+    assert told in guard.raw[-1]
 
 
 async def test_a_signal_while_the_credentials_are_waited_for_ends_the_start(

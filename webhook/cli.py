@@ -40,18 +40,25 @@ def _root(
 
 @app.command()
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; [0.0.0.0].")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one; [9443].")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default 0.0.0.0.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on; 0 takes a free one; default 9443.")
+    ] = None,
     url: Annotated[
         str | None,
         typer.Option(help="Register a webhook configuration that calls this URL (outside the cluster)."),
     ] = None,
-    kubeconfig: Annotated[str | None, typer.Option(help="kubeconfig; else the pod's ServiceAccount.")] = None,
+    kubeconfig: Annotated[
+        str | None,
+        typer.Option(help="kubeconfig; else the pod's ServiceAccount, KUBECONFIG or ~/.kube/config."),
+    ] = None,
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
     drain_seconds: Annotated[
-        float | None, typer.Option(help="How long to go on serving after SIGTERM; [15].")
+        float | None, typer.Option(help="How long to go on serving after SIGTERM; default 15.")
     ] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error; [info].")] = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error; default info.")
+    ] = None,
 ) -> None:
     """Run the guard: answer AdmissionReviews until SIGTERM.
 

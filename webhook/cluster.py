@@ -12,12 +12,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 import orjson
 
+from certs.authority import is_address
 from webhook import __version__, trainjob
 from webhook.credentials import Credentials, CredentialsError, Proof
 from webhook.verdict import Failure
@@ -485,6 +487,11 @@ def _without_user(url: str) -> str:
 
 def _proxy_from_environment(url: str) -> str | None:
     parts = urlsplit(url)
-    if parts.hostname is None or urllib.request.proxy_bypass(parts.hostname):
+    if parts.hostname is None or _is_loopback(parts.hostname) or urllib.request.proxy_bypass(parts.hostname):
         return None
     return urllib.request.getproxies().get(parts.scheme)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether Go's clients, kubectl among them, go there without a proxy whatever NO_PROXY says."""
+    return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)

@@ -256,8 +256,8 @@ async def _run_plugin(plugin: dict[str, Any], directory: str) -> dict[str, Any]:
     info = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
     given = {item["name"]: item["value"] for item in plugin.get("env") or ()}
     environment = {**os.environ, **given, "KUBERNETES_EXEC_INFO": json.dumps(info)}
-    try:
-        process = await asyncio.create_subprocess_exec(
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
             program,
             *map(str, plugin.get("args") or ()),
             stdin=DEVNULL,
@@ -266,17 +266,20 @@ async def _run_plugin(plugin: dict[str, Any], directory: str) -> dict[str, Any]:
             env=environment,
             start_new_session=True,
         )
+    )
+    try:
+        # Shielded: asyncio, cancelled while it starts a process, kills that one and not its children.
+        process = await asyncio.shield(starting)
     except OSError as error:
         raise _PluginError(f"its exec plugin {command} cannot be run: {error.strerror}") from error
+    except asyncio.CancelledError:
+        with suppress(OSError):
+            await _kill(await starting)
+        raise
     try:
         output, _ = await process.communicate()
     except BaseException:
-        # The whole session: a shell's children hold its output open.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1):
-                await process.wait()
+        await _kill(process)
         raise
     if process.returncode:
         raise _PluginError(f"its exec plugin {command} ended with exit code {process.returncode}; {_BY_HAND}")
@@ -290,6 +293,15 @@ async def _run_plugin(plugin: dict[str, Any], directory: str) -> dict[str, Any]:
         raise _PluginError(f"what its exec plugin {command} wrote is not of {version}; {_BY_HAND}")
     status: dict[str, Any] = credential["status"]
     return status
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill its whole session: a shell's children hold its output open."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(1):
+            await process.wait()
 
 
 def _take_user_from_url(configuration: Configuration) -> None:

@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 class Answer:
     """What the API server is told, and what the log says of it.
 
-    `remaining` is None where nobody asked; `because` says what was decided on.
+    `remaining` is None where nobody asked; `because` says what was decided on, `message` what a denial says.
     """
 
     body: bytes
@@ -35,6 +35,7 @@ class Answer:
     verdict: str
     remaining: int | None = None
     because: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,9 @@ def _told(question: Question, verdict: Verdict) -> Answer:
         return Answer(body, True, "Clear", 0, question.because)
     body = review.denied(question.uid, verdict, name=question.subject.name)
     told = review.REASONS[type(verdict)]
-    return Answer(body, False, told, remaining_count(verdict), question.because)
+    return Answer(
+        body, False, told, remaining_count(verdict), question.because, message=wording.denial(verdict)
+    )
 
 
 def _subject(request: Request, new: TrainJob, old: TrainJob | None) -> Subject:
@@ -117,4 +120,4 @@ def _subject(request: Request, new: TrainJob, old: TrainJob | None) -> Subject:
 
 def _bad_request(request: Request, message: str) -> Answer:
     body = review.bad_request(request.uid, message, name=request.name)
-    return Answer(body, False, "BadRequest", because=message)
+    return Answer(body, False, "BadRequest", message=message)

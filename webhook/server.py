@@ -242,13 +242,15 @@ def _about(request: Request) -> dict[str, Any]:
 
 
 def _log_decision(about: dict[str, Any], answer: guard.Answer, started: float) -> None:
-    _log.info(
+    log = _log.warning if answer.verdict == "CheckFailed" else _log.info
+    log(
         "decision",
         **about,
         allowed=answer.allowed,
         verdict=answer.verdict,
         because=answer.because,
         remaining=answer.remaining,
+        message=answer.message,
         milliseconds=round((time.perf_counter() - started) * 1000, 3),
     )
 
@@ -328,7 +330,10 @@ async def listening(settings: Settings, cluster: Cluster) -> AsyncIterator[Liste
             site = web.TCPSite(
                 runner, settings.host, settings.port, ssl_context=secured.context, backlog=1024
             )
-            await site.start()
+            try:
+                await site.start()
+            except OSError as error:
+                raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
             port = runner.addresses[0][1]
             _log.info("listening", host=settings.host, port=port)
             assert runner.server is not None  # noqa: S101 - there is one after setup()
@@ -372,7 +377,12 @@ async def serve(settings: Settings) -> None:
             guard_listening = await stack.enter_async_context(listening(settings, cluster))
             name = await signals.get()
             guard_listening.lifecycle.draining.set()
-            _log.info("draining", signal=name, seconds=settings.drain_seconds)
+            _log.info(
+                "draining",
+                signal=name,
+                seconds=settings.drain_seconds,
+                hint="a second signal ends it at once",
+            )
             with suppress(TimeoutError):
                 async with asyncio.timeout(settings.drain_seconds):
                     await signals.get()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from webhook.trainjob import DEFAULT_A_KEY, is_qualified_name
+from webhook.trainjob import DEFAULT_A_KEY, is_object_name, is_qualified_name
 
 KEEPALIVE_SECONDS = 180.0
 
@@ -19,10 +19,17 @@ def _qualified(key: str) -> str:
     return key
 
 
+def _object_name(name: str) -> str:
+    if not is_object_name(name):
+        raise ValueError("not a name for a Kubernetes object: expected lower case letters, digits, - and .")
+    return name
+
+
 class Settings(BaseSettings):
     """The settings of `interlock serve`."""
 
-    model_config = SettingsConfigDict(env_prefix="INTERLOCK_", frozen=True)
+    # An empty variable, common where templates write them, is one that is not set.
+    model_config = SettingsConfigDict(env_prefix="INTERLOCK_", env_ignore_empty=True, frozen=True)
 
     host: str = Field("0.0.0.0", description="Address to listen on; `::` for IPv6.")  # noqa: S104
     port: int = Field(9443, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
@@ -32,8 +39,10 @@ class Settings(BaseSettings):
         description="Register a ValidatingWebhookConfiguration that calls this URL: for running the "
         "guard outside the cluster.",
     )
-    webhook_configuration: str = Field(
-        "trainjob-interlock", description="Name of the ValidatingWebhookConfiguration that --url registers."
+    webhook_configuration: Annotated[str, AfterValidator(_object_name)] = Field(
+        "trainjob-interlock",
+        description="Name of the ValidatingWebhookConfiguration that --url registers, or that the keeper of "
+        "certificate_secret publishes its CA in.",
     )
     kubeconfig: str | None = Field(None, description="kubeconfig; without it the pod's ServiceAccount.")
     context: str | None = Field(None, description="Context of the kubeconfig.")
@@ -68,7 +77,9 @@ class Settings(BaseSettings):
     client_ca_file: Path | None = Field(
         None, description="CA (PEM) of the API server's client certificate; then /validate requires one."
     )
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], BeforeValidator(lambda level: str(level).lower())
+    ] = "info"
 
     @property
     def names(self) -> set[str]:

@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import structlog
 
-from certs.authority import ServingCertificate, new_authority
+from certs.authority import ServingCertificate, is_address, new_authority
 from certs.keeper import CertificateKeeper
 from certs.rotation import Terms
 from webhook.certificates import ClusterCertificates
@@ -51,13 +50,17 @@ async def tls(settings: Settings, cluster: Cluster) -> AsyncIterator[Tls]:
         certificate = serving_certificate(settings)
         has_certificate = asyncio.Event()
         has_certificate.set()
-        context = certificate.server_context()
+        context = _context(certificate, settings)
         _require_client_certificates(context, settings)
         _log.info("serving certificate in use", expires=str(certificate.not_after))
         yield Tls(context, has_certificate, may_publish, certificate.authority_pem)
         return
     if settings.url is not None or settings.tls_cert_file is not None:
         raise ValueError("certificate_secret goes neither with url nor with tls_cert_file")
+    if not settings.names:
+        raise ValueError(
+            "certificate_secret needs dns_names: the names that the API server calls the guard by"
+        )
     namespace, _, name = settings.certificate_secret.partition("/")
     hosts, addresses = _hosts_and_addresses(settings.names)
     keeper = CertificateKeeper(
@@ -97,6 +100,21 @@ def serving_certificate(settings: Settings) -> ServingCertificate:
     return new_authority(now=now).issue(dns_names=hosts, ip_addresses=addresses, now=now)
 
 
+def _context(certificate: ServingCertificate, settings: Settings) -> ssl.SSLContext:
+    try:
+        context = certificate.server_context()
+    except ssl.SSLError as error:
+        files = f"tls_cert_file {settings.tls_cert_file} and tls_key_file {settings.tls_key_file}"
+        raise ValueError(f"{files} are no PEM certificate and its key: {error.reason}") from error
+    try:
+        # It is published as it is, and an API server that cannot read it denies every re-admission.
+        context.load_verify_locations(cadata=certificate.authority_pem.decode())
+    except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
+        file = settings.tls_ca_file or settings.tls_cert_file
+        raise ValueError(f"tls_ca_file {file} is no PEM certificate") from error
+    return certificate.server_context()
+
+
 def _require_client_certificates(context: ssl.SSLContext, settings: Settings) -> None:
     """Verify a client's certificate where one is shown; the probes of the kubelet show none."""
     if settings.client_ca_file is not None:
@@ -105,13 +123,5 @@ def _require_client_certificates(context: ssl.SSLContext, settings: Settings) ->
 
 
 def _hosts_and_addresses(names: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    addresses = {name for name in names if _is_address(name)}
+    addresses = {name for name in names if is_address(name)}
     return tuple(sorted(names - addresses)), tuple(sorted(addresses))
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True

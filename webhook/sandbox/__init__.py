@@ -1,7 +1,7 @@
 """An in-memory Kubernetes API server for the demo and the tests, good enough for kubectl and kubernetes.aio.
 
 It keeps objects, versions, watches, field ownership and admission honest. It leaves out schemas and
-pruning, CEL, mutating webhooks, conversion between versions, protobuf, aggregated discovery and every
+pruning, CEL but for matchConditions, mutating webhooks, conversion between versions, protobuf, aggregated discovery and every
 subresource but `status`.
 """
 

@@ -1,7 +1,7 @@
 """Validating webhooks, called and believed as the API server does (apiserver/pkg/admission/plugin/webhook).
 
-Left out: mutating webhooks, matchPolicy (a rule meets the version of the request as it is) and
-matchConditions, which are stored and not evaluated, as by an API server before 1.27.
+Left out: mutating webhooks and matchPolicy (a rule meets the version of the request as it is). Without celpy,
+matchConditions are stored and not evaluated, as by an API server before 1.27.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import aiohttp
 import orjson
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from webhook.sandbox.errors import ApiError, bad_request, internal_error
+from webhook.sandbox.errors import ApiError, bad_request, forbidden, internal_error
+from webhook.sandbox.match_conditions import ConditionError, MatchConditions
 from webhook.sandbox.selectors import matches_label_selector
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Admission:
         self._services = services
         self._session: aiohttp.ClientSession | None = None
         self._trusted: dict[str, ssl.SSLContext] = {}
+        self._conditions = MatchConditions()
         self.audit: list[Reviewed] = []
 
     async def __aenter__(self) -> Self:
@@ -144,7 +146,18 @@ class Admission:
             found = record.object if record else None
         return found is not None and matches_label_selector(webhook.get("namespaceSelector"), found)
 
+    async def _is_to_be_called(self, webhook: Obj, request: Request, review: Obj) -> bool:
+        """Evaluate the matchConditions; one that errs follows the failurePolicy (webhook/generic, ShouldCallHook)."""
+        try:
+            return await self._conditions.hold(webhook.get("matchConditions") or (), review["request"])
+        except ConditionError as error:
+            if webhook.get("failurePolicy", "Fail") == "Ignore":
+                return False
+            raise forbidden(request.resource, review["request"]["name"], str(error)) from None
+
     async def _ask(self, webhook: Obj, request: Request, review: Obj) -> None:
+        if not await self._is_to_be_called(webhook, request, review):
+            return
         name = webhook["name"]
         if request.dry_run and webhook.get("sideEffects") not in _FREE_OF_SIDE_EFFECTS_ON_DRY_RUN:
             raise bad_request(f'admission webhook "{name}" does not support dry run')
