@@ -15,7 +15,7 @@ from aiohttp import web
 
 from certs.authority import new_authority
 from tests.sandbox.conftest import APPLY, PODS, TRAINJOBS, Api, connected, pod, trainjob
-from webhook.sandbox import Sandbox
+from webhook.sandbox import Sandbox, match_conditions
 
 if TYPE_CHECKING:
     Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
@@ -482,3 +482,61 @@ async def test_the_user_of_the_token_is_the_user_of_the_review(sandbox: Sandbox,
     async with connected(sandbox, "alice") as api:
         await api.create(TRAINJOBS, trainjob())
     assert webhook.asked[0]["userInfo"]["username"] == "alice"
+
+
+TRUE, FALSE, ERRS = "true", "false", "object.spec.nothing == 1"
+NO_SUCH = 'trainjobs.trainer.kubeflow.org "llama" is forbidden: no such member in mapping: '
+
+
+def conditions(*expressions: str) -> list[dict[str, str]]:
+    return [{"name": f"c-{number}", "expression": text} for number, text in enumerate(expressions)]
+
+
+@pytest.mark.parametrize(
+    ("expressions", "called"),
+    [
+        pytest.param([TRUE, TRUE], True, id="all hold"),
+        pytest.param([TRUE, FALSE], False, id="one is false"),
+        pytest.param([ERRS, FALSE], False, id="a false one outweighs one that errs"),
+        pytest.param(["object.spec.suspend && oldObject == null"], True, id="of the objects"),
+        pytest.param(["request.operation == 'UPDATE'"], False, id="of the request"),
+        pytest.param(["request.userInfo.username == 'admin'"], True, id="of the user"),
+    ],
+)
+async def test_a_webhook_is_called_when_its_match_conditions_hold(
+    sandbox: Sandbox, api: Api, webhook: Webhook, expressions: list[str], called: bool
+) -> None:
+    sandbox.put(webhook.configuration(matchConditions=conditions(*expressions)))
+    assert (await api.create(TRAINJOBS, trainjob())).status == 201
+    assert bool(webhook.asked) is called
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        pytest.param(ERRS, f"{NO_SUCH}'nothing'", id="errs"),
+        pytest.param("authorizer.x", "undeclared reference to 'authorizer'", id="undeclared"),
+        pytest.param("object.metadata.name", "a condition is true or false, not a StringType", id="text"),
+        pytest.param("object ==", "expression 'object ==' does not compile", id="unfinished"),
+    ],
+)
+async def test_a_match_condition_that_errs_follows_the_failure_policy(
+    sandbox: Sandbox, api: Api, webhook: Webhook, expression: str, message: str
+) -> None:
+    sandbox.put(webhook.configuration(matchConditions=conditions(TRUE, expression)))
+    refused = await api.create(TRAINJOBS, trainjob())
+    assert (refused.status, refused.json["reason"]) == (403, "Forbidden")
+    assert message in refused.json["message"]
+    assert len(refused.json["message"]) < 250
+    sandbox.put(webhook.configuration(matchConditions=conditions(TRUE, expression), failurePolicy="Ignore"))
+    assert (await api.create(TRAINJOBS, trainjob())).status == 201
+    assert webhook.asked == []
+
+
+async def test_without_celpy_match_conditions_are_stored_and_every_write_is_reviewed(
+    sandbox: Sandbox, api: Api, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(match_conditions, "EVALUATED", False)
+    sandbox.put(webhook.configuration(matchConditions=conditions(FALSE)))
+    await api.create(TRAINJOBS, trainjob())
+    assert len(webhook.asked) == 1

@@ -147,7 +147,7 @@ class Admission:
         return found is not None and matches_label_selector(webhook.get("namespaceSelector"), found)
 
     async def _is_to_be_called(self, webhook: Obj, request: Request, review: Obj) -> bool:
-        """Evaluate the matchConditions; one that errs follows the failurePolicy (webhook/generic, ShouldCallHook)."""
+        """Whether the matchConditions hold; one that errs follows the failurePolicy (ShouldCallHook)."""
         try:
             return await self._conditions.hold(webhook.get("matchConditions") or (), review["request"])
         except ConditionError as error:
