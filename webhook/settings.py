@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from certs.authority import AUTHORITY_LIFETIME, SERVING_LIFETIME
+from certs.rotation import PROPAGATION
 from webhook.trainjob import DEFAULT_A_KEY, is_object_name, is_qualified_name
 
 KEEPALIVE_SECONDS = 180.0
@@ -73,6 +75,17 @@ class Settings(BaseSettings):
         pattern=r"^[^/]+/[^/]+$",
         description="namespace/name of the Secret that holds CA and serving certificate: made, rotated and "
         "published in the webhook configuration by the guard itself.",
+    )
+    authority_lifetime_seconds: float = Field(
+        AUTHORITY_LIFETIME.total_seconds(), gt=0, description="Lifetime of the CA in certificate_secret."
+    )
+    serving_lifetime_seconds: float = Field(
+        SERVING_LIFETIME.total_seconds(), gt=0, description="Lifetime of the certificate there."
+    )
+    propagation_seconds: float = Field(
+        PROPAGATION.total_seconds(),
+        ge=0,
+        description="How long every API server may take to see a new caBundle.",
     )
     client_ca_file: Path | None = Field(
         None, description="CA (PEM) of the API server's client certificate; then /validate requires one."

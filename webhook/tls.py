@@ -7,7 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 import structlog
@@ -68,7 +68,13 @@ async def tls(settings: Settings, cluster: Cluster) -> AsyncIterator[Tls]:
         secret=(namespace, name),
         webhook_configuration=settings.webhook_configuration,
         webhook_names=[WEBHOOK_NAME],
-        terms=Terms(dns_names=hosts, ip_addresses=addresses),
+        terms=Terms(
+            dns_names=hosts,
+            ip_addresses=addresses,
+            authority_lifetime=timedelta(seconds=settings.authority_lifetime_seconds),
+            serving_lifetime=timedelta(seconds=settings.serving_lifetime_seconds),
+            propagation=timedelta(seconds=settings.propagation_seconds),
+        ),
         tell=_log.info,
         ready_to_answer=may_publish,
     )
