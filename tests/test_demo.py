@@ -4,6 +4,7 @@ import asyncio
 import io
 import os
 import re
+import shlex
 import shutil
 import signal
 import stat
@@ -19,8 +20,9 @@ import yaml
 from webhook.sandbox import Sandbox
 from webhook.sandbox.controllers import Client, Controllers
 from webhook.sandbox.controllers.kinds import NODES
-from webhook.sandbox.demo import NotAsToldError, Story, Terminal, guarding
+from webhook.sandbox.demo import NotAsToldError, Story, guarding
 from webhook.sandbox.kubectl import Answer, OverHttp, get_pods, taint
+from webhook.sandbox.terminal import Terminal
 
 REMAINS = (
     "Error from server (PodsRemain): admission webhook "
@@ -150,6 +152,9 @@ async def test_the_sandbox_serves_until_it_is_terminated(tmp_path: Path) -> None
     kubeconfig = tmp_path / "kubeconfig"
     async with running("webhook.sandbox", "--kubeconfig", str(kubeconfig)) as sandbox:
         await read_until(sandbox, f"export KUBECONFIG={kubeconfig}")
+        told = await read_until(sandbox, "kubectl annotate")
+        (serve,) = (line for line in told.splitlines() if " serve " in line)
+        assert os.access(shlex.split(serve)[0], os.X_OK)
         assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
         async with Client(read_yaml(kubeconfig)) as client:
             nodes = (await client.list_all(NODES)).items
@@ -157,6 +162,27 @@ async def test_the_sandbox_serves_until_it_is_terminated(tmp_path: Path) -> None
         sandbox.send_signal(signal.SIGTERM)
         await sandbox.communicate()
         assert sandbox.returncode == 0
+
+
+@pytest.mark.parametrize("module", ["webhook.sandbox", "webhook.sandbox.demo"])
+async def test_an_interrupt_before_anything_is_started_leaves_no_traceback(module: str) -> None:
+    async with running(module, environment={"PYTHONPROFILEIMPORTTIME": "1"}) as program:
+        # Python tells each import once it is done: many are to come after this one.
+        async for line in stdout(program):
+            if re.search(rb"\| +aiohttp", line):
+                break
+        program.send_signal(signal.SIGINT)
+        rest, _ = await program.communicate()
+        assert program.returncode == -signal.SIGINT
+        assert b"Traceback" not in rest
+
+
+async def test_the_demo_needs_no_proxy() -> None:
+    proxied = dict.fromkeys(("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"), "http://127.0.0.1:1")
+    unproxied = {"NO_PROXY": "", "no_proxy": ""}
+    async with running("webhook.sandbox.demo", environment=proxied | unproxied) as demo:
+        output, _ = await demo.communicate()
+        assert demo.returncode == 0, output.decode()
 
 
 async def test_without_kubectl_a_refusal_is_printed_as_kubectl_does(sandbox: Sandbox) -> None:
@@ -168,11 +194,25 @@ async def test_without_kubectl_a_refusal_is_printed_as_kubectl_does(sandbox: San
         )
 
 
-def test_a_terminal_is_styled_only_where_a_person_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Tty(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+@pytest.mark.parametrize(("columns", "widest"), [("60", 60), ("200", 96), ("5", 20)])
+def test_prose_is_as_wide_as_the_terminal_within_reason(
+    monkeypatch: pytest.MonkeyPatch, columns: str, widest: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TERM", "dumb")
+    out = Tty()
+    terminal = Terminal.of(out)
+    terminal.say("word " * 100)
+    terminal.title("name " * 100)
+    assert widest - 5 < max(map(len, out.getvalue().splitlines())) <= widest
+
+
+def test_a_terminal_is_styled_only_where_a_person_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert Terminal.of(Tty()).styled

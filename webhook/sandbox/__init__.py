@@ -5,6 +5,17 @@ pruning, CEL outside matchConditions, mutating webhooks, conversion between vers
 discovery and every subresource but `status`.
 """
 
-from webhook.sandbox.sandbox import Sandbox
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from webhook.sandbox.sandbox import Sandbox
 
 __all__ = ["Sandbox"]
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: the programs of this package settle what Ctrl-C does before they load the rest.
+    if name == "Sandbox":
+        return import_module("webhook.sandbox.sandbox").Sandbox
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

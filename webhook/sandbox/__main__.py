@@ -1,9 +1,15 @@
 """`python -m webhook.sandbox`: the API server and its controllers until Ctrl-C."""
 
+import signal
+
+if __name__ == "__main__":
+    # Ctrl-C ends it without a traceback while the rest is imported.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import asyncio
 import contextlib
-import signal
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -11,32 +17,52 @@ from pathlib import Path
 from webhook.sandbox import Sandbox
 from webhook.sandbox.controllers import Controllers
 from webhook.sandbox.controllers.kinds import LOST
+from webhook.sandbox.llama import MANIFEST
+from webhook.sandbox.match_conditions import EVALUATED
+from webhook.sandbox.terminal import Terminal
 
-_HELP = """\
-export KUBECONFIG={kubeconfig}
+_NOT_EVALUATED = (
+    "The sandbox does not evaluate matchConditions, for want of the Python package cel-python: it sends "
+    "every write of a TrainJob, and with the guard stopped all of them fail."
+)
+_TO_TRY = f"""
+# guard it; this one stays in the foreground
+{shlex.quote(str(Path(sys.executable).with_name("interlock")))} serve --host 127.0.0.1 --port 9443 --url https://127.0.0.1:9443
 
-An API server with Trainer, JobSet and Job stand-ins and two nodes. Nothing guards it yet; to guard it:
+# create a TrainJob, look at it, suspend and resume it
+kubectl create -f - <<'EOF'
+{MANIFEST}EOF
+kubectl get nodes,trainjobs,jobsets,jobs,pods -o wide
+kubectl patch trainjob llama --type merge -p '{{"spec":{{"suspend":true}}}}'
+kubectl patch trainjob llama --type merge -p '{{"spec":{{"suspend":false}}}}'
 
-  interlock serve --host 127.0.0.1 --port 9443 --url https://127.0.0.1:9443
-
-Lose a node, and get it back:
-
-  kubectl annotate node node-0 {lost}=true
-  kubectl annotate node node-0 {lost}-
-
-Ctrl-C ends it; nothing is kept.
+# lose a node, and get it back
+kubectl annotate node node-0 {LOST}=true
+kubectl annotate node node-0 {LOST}-
 """
 
 
-async def serve(kubeconfig: Path, port: int) -> None:
+async def serve(kubeconfig: Path | None, port: int, terminal: Terminal) -> None:
     """Serve until SIGINT or SIGTERM, with the kubeconfig written and how to use it printed."""
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    async with Sandbox(port=port) as sandbox, Controllers(sandbox.kubeconfig(user="controllers")):
+    async with contextlib.AsyncExitStack() as stack:
+        if kubeconfig is None:
+            directory = tempfile.TemporaryDirectory(prefix="interlock-sandbox-")
+            kubeconfig = Path(stack.enter_context(directory)) / "kubeconfig"
+        sandbox = await stack.enter_async_context(Sandbox(port=port))
+        await stack.enter_async_context(Controllers(sandbox.kubeconfig(user="controllers")))
         sandbox.write_kubeconfig(kubeconfig)
-        sys.stdout.write(_HELP.format(kubeconfig=kubeconfig, lost=LOST))
-        sys.stdout.flush()
+        terminal.show(f"export KUBECONFIG={shlex.quote(str(kubeconfig.absolute()))}\n")
+        terminal.say(
+            "An API server with stand-ins for Trainer, JobSet and the Job controller, and two nodes. Ctrl-C "
+            "ends it; nothing is kept. Nothing guards it yet. Things to try in other terminals, each after "
+            "the export above:"
+        )
+        terminal.show(_TO_TRY)
+        if not EVALUATED:
+            terminal.say(_NOT_EVALUATED)
         await stopped.wait()
 
 
@@ -48,11 +74,7 @@ def main() -> None:
         "--kubeconfig", type=Path, help="where to write the kubeconfig (replaced); else a temporary directory"
     )
     options = parser.parse_args()
-    with contextlib.ExitStack() as stack:
-        kubeconfig = options.kubeconfig or (
-            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="interlock-sandbox-"))) / "kubeconfig"
-        )
-        asyncio.run(serve(kubeconfig.absolute(), options.port))
+    asyncio.run(serve(options.kubeconfig, options.port, Terminal.of(sys.stdout)))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,17 @@ Every step is asserted; one that is not as told ends the demo with a sentence an
 started is always stopped.
 """
 
+import signal
+
+if __name__ == "__main__":
+    # Ctrl-C ends it without a traceback while the rest is imported; nothing is started before that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import sys
 import tempfile
@@ -19,7 +24,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO, cast
+from typing import cast
 
 import aiohttp
 import orjson
@@ -49,41 +54,30 @@ from webhook.sandbox.kubectl import (
     patch_trainjob,
     taint,
 )
+from webhook.sandbox.llama import A_KEY, MANIFEST
+from webhook.sandbox.terminal import Terminal
 
-_A_KEY = "dispatch.phpboyscout.uk/a"
-_MANIFEST = f"""\
-apiVersion: trainer.kubeflow.org/v1alpha1
-kind: TrainJob
-metadata:
-  name: llama
-  annotations:
-    {_A_KEY}: "1"
-spec:
-  runtimeRef:
-    name: torch-distributed
-  trainer:
-    numNodes: 2
-"""
 _DENIED = 'admission webhook "readmission.interlock.dispatch.phpboyscout.uk" denied the request: '
 _SECONDS_TO_READY = 30.0
 _GRACE_SECONDS = 1.0
 _BACKOFF_SECONDS = 10.0
 """As the first one of the real Job controller."""
 
-_TO_TRY = f"""\
-llama runs; the guard, the controllers and the nodes go on until Ctrl-C. Things to try:
-
-# what there is
+_TO_TRY = f"""
+# what there is; STATE is the last condition's type, as with
+# the real TrainJob: Suspended, though llama runs on
 kubectl get nodes,trainjobs,jobsets,jobs,pods -o wide
+kubectl get trainjob llama -o jsonpath='{{.spec.suspend}}{{"\\n"}}'
 # raising A is a re-admission, too
-kubectl annotate trainjob llama {_A_KEY}=99 --overwrite
+kubectl annotate trainjob llama {A_KEY}=99 --overwrite
 # suspend and resume
 kubectl patch trainjob llama --type merge -p '{{"spec":{{"suspend":true}}}}'
 kubectl patch trainjob llama --type merge -p '{{"spec":{{"suspend":false}}}}'
 # lose a node, and get it back
 kubectl annotate node node-0 {LOST}=true
 kubectl annotate node node-0 {LOST}-
-# re-create it: it is deleted, and its creation is denied until its pods are gone
+# re-create it: it is deleted, and its creation is denied
+# until its pods are gone
 kubectl get trainjob llama -o yaml > again.yaml
 kubectl replace --force -f again.yaml
 kubectl create -f again.yaml
@@ -92,46 +86,6 @@ kubectl create -f again.yaml
 
 class NotAsToldError(Exception):
     """A step of the story went otherwise; the message says how."""
-
-
-@dataclass
-class Terminal:
-    """Where the story is told; escape sequences only where a person reads them."""
-
-    out: TextIO
-    styled: bool
-
-    @classmethod
-    def of(cls, out: TextIO) -> "Terminal":
-        """Style a TTY, unless NO_COLOR is set or the terminal is dumb."""
-        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
-        return cls(out, styled=out.isatty() and not plain)
-
-    def title(self, text: str) -> None:
-        """Begin a step."""
-        self._write(self._in(1, text) + "\n")
-
-    def say(self, text: str) -> None:
-        """Tell something in the operator's words."""
-        self._write(textwrap.fill(text, 96, break_long_words=False, break_on_hyphens=False) + "\n")
-
-    def show(self, text: str) -> None:
-        """Show a text as it is."""
-        self._write(text)
-
-    def command(self, line: str) -> None:
-        """Show what is typed."""
-        self._write(self._in(1, f"$ {line}"))
-
-    def printed(self, answer: Answer) -> None:
-        """Show what a command printed."""
-        self._write((answer.text if answer.ok else self._in(31, answer.text)) + "\n")
-
-    def _in(self, code: int, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.styled else text
-
-    def _write(self, text: str) -> None:
-        print(text, file=self.out, flush=True)
 
 
 @dataclass
@@ -154,8 +108,8 @@ class Story:
     async def _first_admission(self) -> None:
         self.terminal.title("1. llama is admitted: A, the admission number, is 1.")
         manifest = self.directory / "llama.yaml"
-        manifest.write_text(_MANIFEST)
-        self.terminal.show(textwrap.indent(_MANIFEST, "    "))
+        manifest.write_text(MANIFEST)
+        self.terminal.show(textwrap.indent(MANIFEST, "    "))
         await self._allowed(create(manifest))
         await self._two_run()
         await self._type(get_pods())
@@ -187,7 +141,7 @@ class Story:
         )
         await self._until(
             TRAINJOBS,
-            lambda jobs: jobs[0]["spec"]["suspend"] and jobs[0]["metadata"]["annotations"][_A_KEY] == "1",
+            lambda jobs: jobs[0]["spec"]["suspend"] and jobs[0]["metadata"]["annotations"][A_KEY] == "1",
             "llama is as it was",
         )
         self.terminal.say(
@@ -227,7 +181,7 @@ class Story:
         self.terminal.say(
             "Denied although no pod remains: the Job is about to start pods of A=2 again, and A=3 would come "
             "beside them. Then the JobSet controller goes on and suspends the Job, and the next try is let "
-            "through; the new pods start after what is left of the backoff."
+            "through; the new pods start after what is left of the backoff (about 10 s)."
         )
         self.cluster.jobset.proceed()
         await self._confirmed_suspended()
@@ -303,7 +257,7 @@ def _suspend() -> Command:
 
 
 def _resume(a: int) -> Command:
-    body = {"metadata": {"annotations": {_A_KEY: str(a)}}, "spec": {"suspend": False}}
+    body = {"metadata": {"annotations": {A_KEY: str(a)}}, "spec": {"suspend": False}}
     return patch_trainjob("llama", body)
 
 
@@ -402,7 +356,12 @@ async def demo(kubectl: str | None, *, keep: bool, terminal: Terminal) -> None:
                 await Story(cluster, runner, terminal, directory).tell()
                 if keep:
                     await _give_back(cluster)
-                    terminal.show(f"export KUBECONFIG={kubeconfig}\n\n{_TO_TRY}")
+                    terminal.show(f"export KUBECONFIG={kubeconfig}\n")
+                    terminal.say(
+                        "llama runs; the guard, the controllers and the nodes go on until Ctrl-C. Things to "
+                        "try in another terminal, after the export above:"
+                    )
+                    terminal.show(_TO_TRY)
                     await asyncio.Event().wait()
 
 
