@@ -10,7 +10,7 @@ import asyncio
 import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any
@@ -44,6 +44,14 @@ class ReadFailedError(Exception):
         self.failure = failure
 
 
+class RefusedError(ReadFailedError):
+    """The API server answered with another HTTP code than was hoped for."""
+
+    def __init__(self, failure: Failure, code: int) -> None:
+        super().__init__(failure)
+        self.code = code
+
+
 class WriteConflictedError(Exception):
     """A write was refused because the object was made, changed or deleted meanwhile."""
 
@@ -70,6 +78,20 @@ class Page:
 
     items: list[Any]
     more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: for what (in words, and as the permission it takes), and what is sent."""
+
+    what: str
+    permission: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    method: str = "GET"
+    body: Mapping[str, Any] | None = None
+    media_type: str = "application/json"
+    accept: str = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +270,59 @@ class Cluster:
             raise WriteConflictedError(_reason(status, body))
         _document(status, body, target, place.kind)
 
+    async def call(self, call: Call) -> Mapping[str, Any]:
+        """Make the request and return the decoded answer.
+
+        Raises:
+            RefusedError: the API server answered with a code that is no success.
+            ReadFailedError: there is no readable answer.
+        """
+        target = _Target(call.what, call.permission)
+        content = None if call.body is None else orjson.dumps(call.body)
+        headers = {"Accept": call.accept, "Content-Type": call.media_type}
+        status, body = await self._send(call.method, call.path, call.query, target, content, headers)
+        if status not in (200, 201):
+            failure = Failure(target.what, _reason(status, body), _remedy(status, target))
+            raise RefusedError(failure, status)
+        return _document(status, body, target, None)
+
+    async def watch(self, call: Call, *, seconds: float) -> AsyncGenerator[Mapping[str, Any], None]:
+        """The events of a watch, decoded, until the API server, the network or the end of `seconds` ends it.
+
+        An ERROR event (a version that is too old, 410) is raised. Memory: one event at a time.
+
+        Raises:
+            RefusedError: the API server answered with a code that is no success.
+            ReadFailedError: the connection broke, or an event cannot be read.
+        """
+        target = _Target(call.what, call.permission)
+        try:
+            proof = await self._credentials.proof()
+            async with self._session.get(
+                f"{self._base}{call.path}",
+                params=call.query,
+                headers={"Accept": call.accept} | _authorization(proof),
+                allow_redirects=False,
+                ssl=proof.tls,
+                server_hostname=self._credentials.configuration.tls_server_name or None,
+                timeout=aiohttp.ClientTimeout(total=seconds),
+            ) as response:
+                if response.status != HTTPStatus.OK:
+                    body = await _body(response, target)
+                    if _refuses_the_credentials(response.status, body):
+                        await self._credentials.renew(proof)
+                    failure = Failure(
+                        target.what, _reason(response.status, body), _remedy(response.status, target)
+                    )
+                    raise RefusedError(failure, response.status)
+                async for line in _lines(response, target):
+                    yield _event(line, target)
+        except CredentialsError as error:
+            raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
+        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
+            reason = f"{self._base} cannot be reached{self._through}: {_told(error)}"
+            raise _failed(target, reason, _TRY_AGAIN) from error
+
     async def put_webhook_configuration(self, configuration: Mapping[str, Any]) -> None:
         """Create this ValidatingWebhookConfiguration, or replace the one of its name.
 
@@ -323,14 +398,20 @@ class Cluster:
         return await self._send("GET", path, query, target, None)
 
     async def _send(
-        self, method: str, path: str, query: Mapping[str, str], target: _Target, content: bytes | None
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        target: _Target,
+        content: bytes | None,
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[int, bytes]:
         try:
             proof = await self._credentials.proof()
-            status, body = await self._send_once(method, path, query, target, content, proof)
+            status, body = await self._send_once(method, path, query, target, content, proof, headers)
             if _refuses_the_credentials(status, body) and await self._credentials.renew(proof):
                 proof = await self._credentials.proof()
-                status, body = await self._send_once(method, path, query, target, content, proof)
+                status, body = await self._send_once(method, path, query, target, content, proof, headers)
         except CredentialsError as error:
             raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
         if status == HTTPStatus.FORBIDDEN and _refuses_the_credentials(status, body):
@@ -345,16 +426,16 @@ class Cluster:
         target: _Target,
         content: bytes | None,
         proof: Proof,
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[int, bytes]:
-        headers = {} if content is None else {"Content-Type": "application/json"}
-        if proof.authorization is not None:
-            headers["Authorization"] = proof.authorization
+        if headers is None:
+            headers = {} if content is None else {"Content-Type": "application/json"}
         try:
             async with self._session.request(
                 method,
                 f"{self._base}{path}",
                 params=query,
-                headers=headers,
+                headers={**headers, **_authorization(proof)},
                 data=content,
                 allow_redirects=False,
                 ssl=proof.tls,
@@ -370,6 +451,10 @@ class Cluster:
 _CHECK_CREDENTIALS = (
     "Check the guard's ServiceAccount token or kubeconfig: the API server does not accept its credentials"
 )
+
+
+def _authorization(proof: Proof) -> dict[str, str]:
+    return {} if proof.authorization is None else {"Authorization": proof.authorization}
 
 
 def _refuses_the_credentials(status: int, body: bytes) -> bool:
@@ -401,6 +486,32 @@ async def _body(response: aiohttp.ClientResponse, target: _Target) -> bytes:
         if len(body) > _LARGEST_ANSWER_BYTES:
             raise _failed(target, f"the answer is larger than {_LARGEST_ANSWER_BYTES} bytes", _TRY_AGAIN)
     return bytes(body)
+
+
+async def _lines(response: aiohttp.ClientResponse, target: _Target) -> AsyncIterator[bytes]:
+    pending = bytearray()
+    async for chunk in response.content.iter_any():
+        pending += chunk
+        if b"\n" in chunk:
+            *lines, rest = bytes(pending).split(b"\n")
+            for line in lines:
+                yield line
+            pending = bytearray(rest)
+        if len(pending) > _LARGEST_ANSWER_BYTES:
+            raise _failed(target, f"an event is larger than {_LARGEST_ANSWER_BYTES} bytes", _TRY_AGAIN)
+
+
+def _event(line: bytes, target: _Target) -> Mapping[str, Any]:
+    """The event of a line. An ERROR is raised."""
+    event = orjson.loads(line)
+    if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
+        raise _failed(target, "an event has no object", _TRY_AGAIN)
+    if event.get("type") == "ERROR":
+        code = event["object"].get("code")
+        code = code if isinstance(code, int) else HTTPStatus.GONE
+        failure = Failure(target.what, _reason(code, orjson.dumps(event["object"])), _TRY_AGAIN)
+        raise RefusedError(failure, code)
+    return event
 
 
 def _document(status: int, body: bytes, target: _Target, kind: str | None) -> Mapping[str, Any]:

@@ -119,6 +119,40 @@ def internal_error(error: Exception, *, uid: str) -> Failure:
     )
 
 
+def nothing_remains(*, a: int | None = None) -> str:
+    """The admission check of an execution that may start, as number `a`."""
+    sentence = "no pod of the previous execution remains"
+    return sentence if a is None else f"{sentence}; this is admission {a}"
+
+
+def nothing_to_wait_for() -> str:
+    """The admission check of a Workload that is not a TrainJob's."""
+    return "not the Workload of a TrainJob: nothing to wait for"
+
+
+def no_owner() -> str:
+    """The admission check of a Workload that nothing owns yet."""
+    return "waiting for Kueue to say whose Workload this is: it has no owner"
+
+
+def trainjob_gone(name: str) -> str:
+    """The admission check of a Workload whose TrainJob is deleted, or was made again since."""
+    return f"TrainJob {name} that this Workload was made for is gone; nothing was admitted"
+
+
+def greatest_a(a_key: str) -> str:
+    """A is as great as it can be."""
+    return f"{a_key} is {GREATEST_A} already and cannot be raised; nothing was admitted. Write a lower one"
+
+
+def could_not_raise_a(failure: Failure) -> str:
+    """No pod remains, but the number of the next admission could not be written."""
+    return (
+        f"no pod of the previous execution remains, but A could not be raised ({failures([failure])}); "
+        f"nothing was admitted. {failure.remedy}"
+    )
+
+
 def unguarded_kind(kind: str) -> str:
     """The warning for an object that this webhook has no business with."""
     return (
