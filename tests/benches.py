@@ -19,7 +19,18 @@ from tests.apiserver import ApiServer
 from webhook.registration import webhook_configuration
 from webhook.sandbox import Sandbox
 from webhook.sandbox.controllers.client import ApiError, Client
-from webhook.sandbox.controllers.kinds import JOBS, JOBSETS, NODES, PODS, TRAINJOBS, Kind
+from webhook.sandbox.controllers.kinds import (
+    ADMISSION_CHECKS,
+    CLUSTER_QUEUES,
+    JOBS,
+    JOBSETS,
+    LOCAL_QUEUES,
+    NODES,
+    PODS,
+    TRAINJOBS,
+    WORKLOADS,
+    Kind,
+)
 from webhook.trainjob import DEFAULT_A_KEY
 
 Document = dict[str, Any]
@@ -33,6 +44,7 @@ WEBHOOKS = Kind(
     "validatingwebhookconfigurations",
     namespaced=False,
 )
+LEASES = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 CLUSTER_ROLES = Kind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", namespaced=False)
 CLUSTER_ROLE_BINDINGS = Kind(
     "rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False
@@ -42,9 +54,13 @@ KINDS = {
     for kind in (
         *(PODS, NODES, JOBS, JOBSETS, TRAINJOBS, NAMESPACES, WEBHOOKS),
         *(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS),
+        *(WORKLOADS, ADMISSION_CHECKS, CLUSTER_QUEUES, LOCAL_QUEUES, LEASES),
     )
 }
-CLEARED = (WEBHOOKS, TRAINJOBS, JOBSETS, JOBS, PODS, NODES)
+CLEARED = (
+    *(WEBHOOKS, LEASES, WORKLOADS, LOCAL_QUEUES, CLUSTER_QUEUES, ADMISSION_CHECKS),
+    *(TRAINJOBS, JOBSETS, JOBS, PODS, NODES),
+)
 
 GUARD = "system:serviceaccount:trainjob-interlock:trainjob-interlock"
 ROLE = "trainjob-interlock"

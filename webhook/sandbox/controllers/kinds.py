@@ -42,6 +42,10 @@ NODES = Kind("", "v1", "Node", "nodes", namespaced=False)
 JOBS = Kind("batch", "v1", "Job", "jobs")
 JOBSETS = Kind("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 TRAINJOBS = Kind("trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs")
+WORKLOADS = Kind("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
+ADMISSION_CHECKS = Kind("kueue.x-k8s.io", "v1beta2", "AdmissionCheck", "admissionchecks", namespaced=False)
+CLUSTER_QUEUES = Kind("kueue.x-k8s.io", "v1beta2", "ClusterQueue", "clusterqueues", namespaced=False)
+LOCAL_QUEUES = Kind("kueue.x-k8s.io", "v1beta2", "LocalQueue", "localqueues")
 
 
 def timestamp(moment: datetime) -> str:

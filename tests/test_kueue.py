@@ -1,0 +1,337 @@
+"""The admission check on an API server: what it waits for, what it says, when it is Ready."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import objects
+from tests.benches import Bench
+from tests.kueue_objects import CHECK, admission_check, check_state, conditions, owned_by, workload
+from webhook.cluster import Cluster
+from webhook.kueue import Controller, Pace
+from webhook.sandbox import Sandbox
+from webhook.sandbox.controllers.kinds import (
+    ADMISSION_CHECKS,
+    JOBSETS,
+    PODS,
+    TRAINJOBS,
+    WORKLOADS,
+    Kind,
+    Object,
+)
+from webhook.trainjob import DEFAULT_A_KEY
+
+NAME = "trainjob-llama-0abe3"
+QUICK = Pace(settle=0.05, retry=0.1, not_installed=0.2)
+
+
+@asynccontextmanager
+async def checking(
+    kubeconfig: Path, *, pace: Pace = QUICK, raise_a: bool = True
+) -> AsyncIterator[Controller]:
+    """The admission check's controller, at work on the API server of `kubeconfig`."""
+    async with Cluster.connect(kubeconfig=str(kubeconfig)) as cluster:
+        controller = Controller(cluster, a_key=DEFAULT_A_KEY, raise_a=raise_a, pace=pace)
+        running = asyncio.ensure_future(controller.run())
+        try:
+            yield controller
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+            if not running.cancelled():
+                raise AssertionError from running.exception()
+
+
+@pytest.fixture
+def kubeconfig(bench: Bench, tmp_path: Path) -> Path:
+    return bench.write_kubeconfig(tmp_path / "check.kubeconfig")
+
+
+@pytest.fixture
+async def check(bench: Bench, kubeconfig: Path) -> AsyncIterator[Controller]:
+    async with checking(kubeconfig) as controller:
+        await bench.create(admission_check())
+        yield controller
+
+
+def states(document: Object) -> dict[str, Object]:
+    return {one["name"]: one for one in (document.get("status") or {}).get("admissionChecks") or ()}
+
+
+async def until_check(
+    bench: Bench,
+    reached: Callable[[Object], bool],
+    *,
+    name: str = NAME,
+    check: str = CHECK,
+    seconds: float = 10,
+) -> Object:
+    """Wait until the check of a Workload is as wanted, and return it."""
+
+    def is_reached(items: list[Object]) -> bool:
+        return any(
+            item["metadata"]["name"] == name and check in states(item) and reached(states(item)[check])
+            for item in items
+        )
+
+    found = await bench.admin.until(WORKLOADS, is_reached, seconds=seconds)
+    return next(states(item)[check] for item in found if item["metadata"]["name"] == name)
+
+
+def says(message: str) -> Callable[[Object], bool]:
+    return lambda check: bool(check["message"] == message)
+
+
+def is_ready(check: Object) -> bool:
+    return bool(check["state"] == "Ready")
+
+
+async def trainjob_and_workload(bench: Bench, **changes: Any) -> Object:
+    """A suspended TrainJob and its Workload, for which Kueue has reserved quota."""
+    trainjob = await bench.create(objects.trainjob(namespace="default", suspend=True))
+    return await bench.create(workload(NAME, owner=owned_by(trainjob), **changes))
+
+
+async def pod(bench: Bench, name: str, node: str | None = None) -> None:
+    await bench.create(objects.pod(name, namespace="default", node=node, phase="Running" if node else None))
+
+
+async def a_of(bench: Bench) -> str | None:
+    metadata = (await bench.get(TRAINJOBS, "llama"))["metadata"]
+    value: str | None = (metadata.get("annotations") or {}).get(DEFAULT_A_KEY)
+    return value
+
+
+async def evict(bench: Bench) -> None:
+    """As Kueue does it: first the eviction and the reset of the checks, then the quota."""
+    reset = check_state(message="Reset to Pending after eviction. Previously: Ready")
+    evicted = {
+        "conditions": conditions(QuotaReserved="True", Evicted="True"),
+        "admissionChecks": [reset],
+    }
+    await bench.patch(WORKLOADS, NAME, {"status": evicted}, subresource="status")
+    freed = {"conditions": conditions(QuotaReserved="False", Evicted="True")}
+    await bench.patch(WORKLOADS, NAME, {"status": freed}, subresource="status")
+
+
+async def reserve(bench: Bench) -> None:
+    reserved = {"conditions": conditions(QuotaReserved="True", Evicted="False")}
+    await bench.patch(WORKLOADS, NAME, {"status": reserved}, subresource="status")
+
+
+async def test_our_admission_check_becomes_active_and_stays_so(bench: Bench, check: Controller) -> None:
+    def active(items: list[Object]) -> bool:
+        return any(
+            condition["status"] == "True"
+            for item in items
+            for condition in (item.get("status") or {}).get("conditions") or ()
+            if condition["type"] == "Active"
+        )
+
+    await bench.admin.until(ADMISSION_CHECKS, active)
+    off = {"status": {"conditions": conditions(Active="False")}}
+    await bench.patch(ADMISSION_CHECKS, CHECK, off, subresource="status")
+    await bench.admin.until(ADMISSION_CHECKS, active)
+
+
+async def test_the_message_names_what_remains_and_follows_it_until_ready(
+    bench: Bench, check: Controller
+) -> None:
+    await bench.create(objects.node("node-1", ready="Unknown"))
+    await pod(bench, "p-1", "node-1")
+    await pod(bench, "p-2")
+    await trainjob_and_workload(bench)
+
+    waits = await until_check(
+        bench,
+        says(
+            "waiting for pods of the previous execution to go: p-1 on node-1 (Ready=Unknown), p-2 (not scheduled)"
+        ),
+    )
+    assert waits["state"] == "Pending"
+    await bench.remove(PODS, "p-2")
+    await until_check(
+        bench, says("waiting for pods of the previous execution to go: p-1 on node-1 (Ready=Unknown)")
+    )
+    kept = (await bench.get(WORKLOADS, NAME))["status"]["conditions"]
+    assert [(one["type"], one["status"]) for one in kept] == [("QuotaReserved", "True")]
+    assert await a_of(bench) is None
+
+    await bench.remove(PODS, "p-1")
+    ready = await until_check(bench, is_ready, seconds=2)
+    assert ready["podSetUpdates"] == [{"name": "node", "annotations": {DEFAULT_A_KEY: "1"}}]
+    assert await a_of(bench) == "1"
+
+
+async def test_a_jobset_that_is_not_stopped_is_waited_for_too(bench: Bench, check: Controller) -> None:
+    jobset = objects.jobset(namespace="default", suspend=False)
+    template = {"spec": {"template": {"spec": {"containers": [{"name": "node", "image": "trainer"}]}}}}
+    jobset["spec"]["replicatedJobs"][0]["template"] = template
+    await bench.create(jobset)
+    await trainjob_and_workload(bench)
+    stopping = "the previous execution is not stopped yet: JobSet llama "
+    await until_check(bench, says(f"{stopping}is not suspended"))
+    await bench.patch(JOBSETS, "llama", {"spec": {"suspend": True}})
+    await until_check(bench, says(f"{stopping}is suspended but its controller has not confirmed it"))
+    confirmed = {"status": {"conditions": conditions(Suspended="True")}}
+    await bench.patch(JOBSETS, "llama", confirmed, subresource="status")
+    await until_check(bench, is_ready, seconds=2)
+
+
+async def test_evicted_it_is_decided_anew_when_quota_is_reserved_again(
+    bench: Bench, check: Controller
+) -> None:
+    await trainjob_and_workload(bench)
+    await until_check(bench, is_ready)
+    await pod(bench, "p-1")
+    await evict(bench)
+    await reserve(bench)
+    waiting = "waiting for pods of the previous execution to go: p-1 (not scheduled)"
+    assert (await until_check(bench, says(waiting)))["state"] == "Pending"
+    await bench.remove(PODS, "p-1")
+    ready = await until_check(bench, is_ready)
+    assert ready["podSetUpdates"][0]["annotations"] == {DEFAULT_A_KEY: "2"}
+    assert await a_of(bench) == "2"
+
+
+async def test_while_it_is_evicted_and_its_quota_still_reserved_nothing_is_decided(
+    bench: Bench, check: Controller
+) -> None:
+    """Kueue would take a Ready of then for one of the next admission."""
+    await trainjob_and_workload(bench, QuotaReserved="True", Evicted="True")
+    other = await bench.create(objects.trainjob("other", namespace="default", suspend=True))
+    await bench.create(workload("other", owner=owned_by(other)))
+    await until_check(bench, is_ready, name="other")
+    assert states(await bench.get(WORKLOADS, NAME)) == {CHECK: check_state()}
+
+
+async def something_else(bench: Bench) -> Object:
+    """The reference to an owner that is no TrainJob."""
+    return owned_by(await bench.create(objects.pod("other", trainjob=None, namespace="default", node=None)))
+
+
+async def test_a_workload_of_something_else_has_nothing_to_wait_for(bench: Bench, check: Controller) -> None:
+    await bench.create(workload(NAME, owner=await something_else(bench)))
+    ready = await until_check(bench, is_ready)
+    assert ready["message"] == "not the Workload of a TrainJob: nothing to wait for"
+    assert "podSetUpdates" not in ready
+
+
+async def test_a_workload_without_an_owner_waits_for_one(bench: Bench, check: Controller) -> None:
+    await bench.create(workload(NAME))
+    await until_check(bench, says("waiting for Kueue to say whose Workload this is: it has no owner"))
+    trainjob = await bench.create(objects.trainjob(namespace="default", suspend=True))
+    await bench.patch(WORKLOADS, NAME, {"metadata": {"ownerReferences": [owned_by(trainjob)]}})
+    await until_check(bench, is_ready)
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+async def test_a_trainjob_that_is_gone_or_was_made_again_is_told(
+    bench: Bench, check: Controller, made_again: bool
+) -> None:
+    """Garbage collection takes the Workload away in a moment; that of another owner too, it leaves there."""
+    trainjob = await bench.create(objects.trainjob(namespace="default", suspend=True))
+    before = owned_by(trainjob) | {"uid": "of-a-namesake-before", "controller": False}
+    if not made_again:
+        await bench.remove(TRAINJOBS, "llama")
+    owners = [before, await something_else(bench)]
+    await bench.create(workload(NAME, metadata={"ownerReferences": owners}))
+    gone = "TrainJob llama that this Workload was made for is gone; nothing was admitted"
+    assert (await until_check(bench, says(gone)))["state"] == "Pending"
+
+
+async def test_a_trainjob_that_is_not_suspended_is_itself_waited_for(bench: Bench, check: Controller) -> None:
+    trainjob = await bench.create(objects.trainjob(namespace="default", suspend=False))
+    await bench.create(workload(NAME, owner=owned_by(trainjob)))
+    running = "the previous execution is not stopped yet: TrainJob llama is not suspended"
+    assert (await until_check(bench, says(running)))["state"] == "Pending"
+    await bench.patch(TRAINJOBS, "llama", {"spec": {"suspend": True}})
+    await until_check(bench, is_ready, seconds=2)
+
+
+async def test_pods_known_by_their_execution_alone_are_waited_for(bench: Bench, check: Controller) -> None:
+    labels = objects.execution_labels()
+    await bench.create(
+        objects.pod("p-1", trainjob=None, namespace="default", node=None, phase=None, labels=labels)
+    )
+    trainjob = await bench.create(objects.trainjob(namespace="default", suspend=True, labels=labels))
+    await bench.create(workload(NAME, owner=owned_by(trainjob)))
+    await until_check(bench, says("waiting for pods of the previous execution to go: p-1 (not scheduled)"))
+    await bench.remove(PODS, "p-1")
+    await until_check(bench, is_ready, seconds=2)
+
+
+async def test_two_checks_of_ours_in_one_queue_are_both_ready_with_one_a(
+    bench: Bench, check: Controller
+) -> None:
+    await bench.create(admission_check("second"))
+    await trainjob_and_workload(bench, checks=[check_state("second"), check_state()])
+    first = await until_check(bench, is_ready)
+    second = await until_check(bench, is_ready, check="second")
+    assert first["podSetUpdates"] == [{"name": "node", "annotations": {DEFAULT_A_KEY: "1"}}]
+    assert "podSetUpdates" not in second
+    assert await a_of(bench) == "1"
+
+
+async def test_a_check_that_is_made_ours_later_is_taken_up(bench: Bench, check: Controller) -> None:
+    await trainjob_and_workload(bench, checks=[check_state("later"), check_state("theirs")])
+    await bench.create(admission_check("theirs", controller="example.com/other"))
+    await bench.create(admission_check("later"))
+    await until_check(bench, is_ready, check="later")
+    assert states(await bench.get(WORKLOADS, NAME))["theirs"] == check_state("theirs")
+
+
+async def test_a_is_left_alone_when_it_is_not_to_be_raised(bench: Bench, kubeconfig: Path) -> None:
+    await bench.create(admission_check())
+    async with checking(kubeconfig, raise_a=False):
+        await trainjob_and_workload(bench)
+        ready = await until_check(bench, is_ready)
+    assert "podSetUpdates" not in ready
+    assert await a_of(bench) is None
+
+
+async def test_nothing_is_written_when_nothing_changed(bench: Bench, kubeconfig: Path) -> None:
+    await bench.create(admission_check())
+    await pod(bench, "p-1")
+    await trainjob_and_workload(bench)
+    async with checking(kubeconfig, pace=Pace(settle=0.01, shortest=0.02, longest=0.05)) as controller:
+        await until_check(
+            bench, says("waiting for pods of the previous execution to go: p-1 (not scheduled)")
+        )
+        writes = controller.counts.writes
+        looks = controller.counts.looks
+        async with asyncio.timeout(10):
+            while controller.counts.looks < looks + 20:  # noqa: ASYNC110 - it looks by itself
+                await asyncio.sleep(0.05)
+        assert controller.counts.writes == writes
+
+
+async def test_without_kueue_it_waits_for_it(tmp_path: Path) -> None:
+    """No bench installs a CRD while it runs: two sandboxes, of which only the second serves Kueue's API."""
+    async with Sandbox(without=["kueue.x-k8s.io"]) as without:
+        without.write_kubeconfig(tmp_path / "kubeconfig")
+        async with checking(tmp_path / "kubeconfig") as controller:
+            for _ in range(3):
+                await asyncio.sleep(QUICK.not_installed)
+            assert len(controller.waiting) == 0
+
+
+@pytest.mark.parametrize("without", ["kueue.x-k8s.io/v1beta2", "jobset.x-k8s.io"])
+async def test_an_older_kueue_and_a_missing_jobset_are_no_hindrance(tmp_path: Path, without: str) -> None:
+    async with Sandbox(without=[without]) as sandbox:
+        sandbox.write_kubeconfig(tmp_path / "kubeconfig")
+        version = "v1beta1" if "kueue" in without else "v1beta2"
+        sandbox.put(admission_check(version=version))
+        trainjob = sandbox.put(objects.trainjob(namespace="default", suspend=True))
+        sandbox.put(workload(NAME, owner=owned_by(trainjob), version=version))
+        kind = Kind("kueue.x-k8s.io", version, "Workload", "workloads")
+        async with checking(tmp_path / "kubeconfig"):
+            async with asyncio.timeout(10):
+                while not is_ready(states(sandbox.get(kind.plural, NAME))[CHECK]):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
