@@ -13,8 +13,8 @@ import pytest
 from tests import objects
 from tests.benches import Bench
 from tests.kueue_objects import CHECK, admission_check, check_state, conditions, owned_by, workload
+from webhook.admission_check import Controller, Pace
 from webhook.cluster import Cluster
-from webhook.kueue import Controller, Pace
 from webhook.sandbox import Sandbox
 from webhook.sandbox.controllers.kinds import (
     ADMISSION_CHECKS,
@@ -148,17 +148,11 @@ async def test_the_message_names_what_remains_and_follows_it_until_ready(
     await pod(bench, "p-2")
     await trainjob_and_workload(bench)
 
-    waits = await until_check(
-        bench,
-        says(
-            "waiting for pods of the previous execution to go: p-1 on node-1 (Ready=Unknown), p-2 (not scheduled)"
-        ),
-    )
+    waiting = "waiting for pods of the previous execution to go: p-1 on node-1 (Ready=Unknown)"
+    waits = await until_check(bench, says(f"{waiting}, p-2 (not scheduled)"))
     assert waits["state"] == "Pending"
     await bench.remove(PODS, "p-2")
-    await until_check(
-        bench, says("waiting for pods of the previous execution to go: p-1 on node-1 (Ready=Unknown)")
-    )
+    await until_check(bench, says(waiting))
     kept = (await bench.get(WORKLOADS, NAME))["status"]["conditions"]
     assert [(one["type"], one["status"]) for one in kept] == [("QuotaReserved", "True")]
     assert await a_of(bench) is None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from pydantic import ValidationError
 
 from webhook import __version__, logs
 from webhook.credentials import CredentialsError
+from webhook.kueue import serve as serve_check
 from webhook.server import serve as serve_guard
-from webhook.settings import Settings
+from webhook.settings import KueueSettings, Settings
 
 app = typer.Typer(
     name="interlock",
@@ -73,17 +74,56 @@ def serve(
         "drain_seconds": drain_seconds,
         "log_level": log_level,
     }
-    try:
-        settings = Settings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = "_".join(map(str, first["loc"]))
-        _fail(f"the setting {name} (INTERLOCK_{name.upper()}) cannot be used: {first['msg']}", code=2)
+    settings = _settings(Settings, given)
     try:
         with logs.to_stderr(settings.log_level):
             asyncio.run(serve_guard(settings))
     except (CredentialsError, OSError, ValueError) as error:
         _fail(f"the guard cannot start: {error}", code=1)
+
+
+@app.command()
+def kueue(
+    kubeconfig: Annotated[str | None, typer.Option(help="kubeconfig; else the pod's ServiceAccount.")] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the probes; 0 takes a free one; [8081].")] = None,
+    raise_a: Annotated[
+        bool | None,
+        typer.Option(help="Raise A with every admission, and put it on the pods; on unless told otherwise."),
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info (the default), warning or error.")
+    ] = None,
+) -> None:
+    """Run Kueue's admission check: a Workload waits, and says why, until its pods are gone.
+
+    Every option, and more, can be set by an environment variable INTERLOCK_*; see the README.
+    """
+    given: dict[str, Any] = {
+        "kubeconfig": kubeconfig,
+        "context": context,
+        "port": port,
+        "raise_a": raise_a,
+        "log_level": log_level,
+    }
+    settings = _settings(KueueSettings, given)
+    try:
+        with logs.to_stderr(settings.log_level):
+            asyncio.run(serve_check(settings))
+    except (CredentialsError, OSError) as error:
+        _fail(f"the admission check cannot start: {error}", code=1)
+
+
+_Settings = TypeVar("_Settings", Settings, KueueSettings)
+
+
+def _settings(kind: type[_Settings], given: dict[str, Any]) -> _Settings:
+    try:
+        return kind(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = "_".join(map(str, first["loc"]))
+        _fail(f"the setting {name} (INTERLOCK_{name.upper()}) cannot be used: {first['msg']}", code=2)
 
 
 def _fail(message: str, *, code: int) -> NoReturn:

@@ -70,31 +70,24 @@ class Settings(BaseSettings):
     dns_names: str = Field(
         "", description="Names that a self-made certificate is valid for beside the URL's, comma-separated."
     )
-    certificate_secret: str | None = Field(
-        None,
-        pattern=r"^[^/]+/[^/]+$",
-        description="namespace/name of the Secret that holds CA and serving certificate: made, rotated and "
-        "published in the webhook configuration by the guard itself.",
-    )
-    authority_lifetime_seconds: float = Field(
-        AUTHORITY_LIFETIME.total_seconds(), gt=0, description="Lifetime of the CA in certificate_secret."
-    )
-    serving_lifetime_seconds: float = Field(
-        SERVING_LIFETIME.total_seconds(), gt=0, description="Lifetime of the certificate there."
-    )
-    propagation_seconds: float = Field(
-        PROPAGATION.total_seconds(),
-        ge=0,
-        description="How long every API server may take to see a new caBundle.",
-    )
-    client_ca_file: Path | None = Field(
-        None, description="CA (PEM) of the API server's client certificate; then /validate requires one."
-    )
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], BeforeValidator(lambda level: str(level).lower())
-    ] = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    @property
-    def names(self) -> set[str]:
-        """The names and addresses of `dns_names`."""
-        return {name.strip() for name in self.dns_names.split(",")} - {""}
+
+class KueueSettings(BaseSettings):
+    """The settings of `interlock kueue`."""
+
+    model_config = SettingsConfigDict(env_prefix="INTERLOCK_", frozen=True)
+
+    host: str = Field("0.0.0.0", description="Address of the probes; `::` for IPv6.")  # noqa: S104
+    port: int = Field(8081, ge=0, le=65535, description="Port of the probes; 0 takes a free one.")
+    kubeconfig: str | None = Field(None, description="kubeconfig; without it the pod's ServiceAccount.")
+    context: str | None = Field(None, description="Context of the kubeconfig.")
+    a_key: Annotated[str, AfterValidator(_qualified)] = Field(
+        DEFAULT_A_KEY, description="Annotation that holds A, the admission number."
+    )
+    raise_a: bool = Field(True, description="Raise A with every admission, and put it on the pods.")
+    lease_namespace: str = Field(
+        "trainjob-interlock", description="Namespace of the Lease by which one of several replicas works."
+    )
+    lease_name: str = Field("trainjob-interlock-kueue", description="Name of that Lease.")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"

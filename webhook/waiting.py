@@ -1,0 +1,110 @@
+"""Which Workloads wait, what may bring news of them, and when to look at each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from webhook.trainjob import Execution
+from webhook.workload import Key, Workload
+
+
+class Waiting:
+    """The Workloads that wait, by what may bring news of them. Pure."""
+
+    def __init__(self) -> None:
+        self._workloads: dict[Key, Workload] = {}
+        self._by_trainjob: defaultdict[Key, set[Key]] = defaultdict(set)
+        self._by_execution: defaultdict[tuple[str, Execution], set[Key]] = defaultdict(set)
+        self._executions: dict[Key, frozenset[Execution]] = {}
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(tuple(self._workloads))
+
+    def __len__(self) -> int:
+        return len(self._workloads)
+
+    def get(self, key: Key) -> Workload | None:
+        """The Workload, or None if it does not wait."""
+        return self._workloads.get(key)
+
+    def put(self, one: Workload) -> None:
+        """It waits, as it is now."""
+        before = self._workloads.get(one.key)
+        if before is not None and before.owner not in (None, one.owner):
+            self.remove(one.key)
+        self._workloads[one.key] = one
+        if one.owner is not None:
+            self._by_trainjob[one.namespace, one.owner.name].add(one.key)
+
+    def carries(self, key: Key, executions: frozenset[Execution]) -> None:
+        """Pods of these executions are those of its TrainJob."""
+        for gone in self._executions.pop(key, frozenset()):
+            self._drop(self._by_execution, (key[0], gone), key)
+        if key in self._workloads and executions:
+            self._executions[key] = executions
+            for execution in executions:
+                self._by_execution[key[0], execution].add(key)
+
+    def remove(self, key: Key) -> None:
+        """It does not wait any more."""
+        self.carries(key, frozenset())
+        one = self._workloads.pop(key, None)
+        if one is not None and one.owner is not None:
+            self._drop(self._by_trainjob, (one.namespace, one.owner.name), key)
+
+    def of_trainjob(self, namespace: str, name: str) -> frozenset[Key]:
+        """Those that wait for this TrainJob."""
+        return frozenset(self._by_trainjob.get((namespace, name), ()))
+
+    def of_execution(self, namespace: str, execution: Execution) -> frozenset[Key]:
+        """Those whose TrainJob names this execution."""
+        return frozenset(self._by_execution.get((namespace, execution), ()))
+
+    @staticmethod
+    def _drop(index: defaultdict[Any, set[Key]], at: Any, key: Key) -> None:
+        index[at].discard(key)
+        if not index[at]:
+            del index[at]
+
+
+class Agenda:
+    """Which Workload to look at when, by the loop's clock; none is looked at twice at a time."""
+
+    def __init__(self) -> None:
+        self._due: dict[Key, float] = {}
+        self._busy: set[Key] = set()
+        self._changed = asyncio.Event()
+
+    def put(self, key: Key, at: float) -> None:
+        """Look at it at this time, or earlier if that was planned."""
+        if at < self._due.get(key, float("inf")):
+            self._due[key] = at
+            self._changed.set()
+
+    def discard(self, key: Key) -> None:
+        """Don't."""
+        self._due.pop(key, None)
+
+    async def next(self) -> Key:
+        """Wait for the next one; it is busy until `done`."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            ready = [(at, key) for key, at in self._due.items() if key not in self._busy]
+            at, key = min(ready, default=(None, None))
+            if at is not None and key is not None and at <= loop.time():
+                del self._due[key]
+                self._busy.add(key)
+                return key
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(at):
+                    await self._changed.wait()
+
+    def done(self, key: Key) -> None:
+        """It may be looked at again."""
+        self._busy.discard(key)
+        self._changed.set()
