@@ -89,11 +89,9 @@ def kueue(
     port: Annotated[int | None, typer.Option(help="Port of the probes; 0 takes a free one; [8081].")] = None,
     raise_a: Annotated[
         bool | None,
-        typer.Option(help="Raise A with every admission, and put it on the pods; on unless told otherwise."),
+        typer.Option(help="Raise A with every admission, on the pods too; the default."),
     ] = None,
-    log_level: Annotated[
-        str | None, typer.Option(help="debug, info (the default), warning or error.")
-    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Run Kueue's admission check: a Workload waits, and says why, until its pods are gone.
 

@@ -1,6 +1,6 @@
 """Stand-ins for the controllers and kubelets of a cluster, written against the API server only.
 
-They do what the guard reads, as the real ones do it: Trainer, the JobSet and Job controllers, the
+They do what the guard reads, as the real ones do it: Kueue, Trainer, the JobSet and Job controllers, the
 scheduler, the node lifecycle controller with its taint manager, pod garbage collection and kubelets. What
 each leaves out is said in its module.
 """
@@ -12,7 +12,16 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from webhook.sandbox.controllers import job, jobset, kubelets, node_lifecycle, pod_gc, scheduler, trainer
+from webhook.sandbox.controllers import (
+    job,
+    jobset,
+    kubelets,
+    kueue,
+    node_lifecycle,
+    pod_gc,
+    scheduler,
+    trainer,
+)
 from webhook.sandbox.controllers.client import ApiError, Client
 from webhook.sandbox.controllers.controller import Controller
 from webhook.sandbox.controllers.kinds import (
@@ -56,6 +65,7 @@ class Controllers:
         self._failed_since: dict[str, datetime] = {}
         self._stack = AsyncExitStack()
         self.trainer = Controller("trainer", self.client, trainer.WATCHED, trainer.reconcile)
+        self.kueue = Controller("kueue", self.client, kueue.WATCHED, kueue.reconcile)
         self.jobset = Controller("jobset", self.client, jobset.WATCHED, jobset.reconcile)
         self.job = Controller("job", self.client, job.WATCHED, self._reconcile_jobs)
         self.scheduler = Controller("scheduler", self.client, scheduler.WATCHED, scheduler.reconcile)
@@ -71,6 +81,7 @@ class Controllers:
     def all(self) -> tuple[Controller, ...]:
         """Every controller."""
         return (
+            self.kueue,
             self.trainer,
             self.jobset,
             self.job,
