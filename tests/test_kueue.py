@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests import objects
-from tests.benches import Bench
+from tests.benches import CLUSTER_ROLES, Bench
 from tests.kueue_objects import CHECK, admission_check, check_state, conditions, owned_by, workload
 from webhook.admission_check import Controller, Pace
 from webhook.cluster import Cluster
 from webhook.sandbox import Sandbox
+from webhook.sandbox.controllers import ApiError
 from webhook.sandbox.controllers.kinds import (
     ADMISSION_CHECKS,
     JOBSETS,
@@ -28,6 +32,9 @@ from webhook.sandbox.controllers.kinds import (
 from webhook.trainjob import DEFAULT_A_KEY
 
 NAME = "trainjob-llama-0abe3"
+USER = "kueue-check"
+ACCESS = Path(__file__).parent.parent / "manifests" / "kueue" / "access.yaml"
+ROLES = Kind("rbac.authorization.k8s.io", "v1", "Role", "roles")
 QUICK = Pace(settle=0.05, retry=0.1, not_installed=0.2)
 
 
@@ -49,8 +56,39 @@ async def checking(
 
 
 @pytest.fixture
-def kubeconfig(bench: Bench, tmp_path: Path) -> Path:
-    return bench.write_kubeconfig(tmp_path / "check.kubeconfig")
+async def kubeconfig(bench: Bench, tmp_path: Path) -> Path:
+    """Credentials that may do what `manifests/kueue` lets the check do, and no more."""
+    await permit(bench, USER)
+    return bench.write_kubeconfig(tmp_path / "check.kubeconfig", USER)
+
+
+async def permit(bench: Bench, user: str) -> None:
+    """Give `user` what the manifests give the check's ServiceAccount, whose name no certificate can hold."""
+    if not bench.is_real:
+        return
+    roles = [one for one in yaml.safe_load_all(ACCESS.read_text()) if one["kind"].endswith("Role")]
+    for role in roles:
+        kind = {"Role": ROLES, "ClusterRole": CLUSTER_ROLES}[role["kind"]]
+        binding = {
+            "apiVersion": kind.api_version,
+            "kind": f"{kind.name}Binding",
+            "metadata": role["metadata"] | {"name": user},
+            "roleRef": {"apiGroup": kind.group, "kind": kind.name, "name": role["metadata"]["name"]},
+            "subjects": [{"kind": "User", "apiGroup": kind.group, "name": user}],
+        }
+        namespace = role["metadata"].get("namespace", "")
+        if namespace:
+            await bench.ensure_namespace(namespace)
+        plural = f"{kind.plural.removesuffix('s')}bindings"
+        for document, path in (
+            (role, kind.path(namespace)),
+            (binding, replace(kind, plural=plural).path(namespace)),
+        ):
+            try:
+                await bench.admin.request("POST", path, body=document)
+            except ApiError as error:
+                if error.code != HTTPStatus.CONFLICT:
+                    raise
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from webhook.trainjob import (
     UnreadableTrainJobError,
     read_trainjob,
 )
-from webhook.verdict import Clear, UnreadableAnswerError
+from webhook.verdict import Clear, UnreadableAnswerError, Unknown
 from webhook.waiting import Agenda, Waiting
 from webhook.workload import AdmissionCheck, Clears, Finding, Key, Waits, Workload
 
@@ -49,8 +49,8 @@ class Pace:
     """How often one Workload is looked at, in seconds.
 
     News of its pods have it looked at once `settle` has passed since the last look; without news it is looked
-    at after `shortest`, then twice as long and so on up to `longest`: for what no watch tells, the state of
-    its nodes.
+    at after `shortest` (or `retry` where the cluster could not be read), then twice as long and so on up to
+    `longest`: for what no watch tells, the state of its nodes.
     """
 
     settle: float = 0.3
@@ -303,7 +303,8 @@ class _Session:
             )
             self._pauses.pop(key, None)
             self._take(workload.read_workload(written), is_news=False)
-        pause = self._pauses.get(key, self._pace.shortest)
+        failed = isinstance(finding, Waits) and finding.fails
+        pause = self._pauses.get(key, self._pace.retry if failed else self._pace.shortest)
         self._pauses[key] = min(2 * pause, self._pace.longest)
         return pause
 
@@ -346,7 +347,7 @@ class _Session:
         self._waiting.carries(one.key, subject.executions)
         verdict = await ask(self._cluster, subject, seconds=self._pace.question)
         if not isinstance(verdict, Clear):
-            return Waits(wording.denial(verdict))
+            return Waits(wording.denial(verdict), fails=isinstance(verdict, Unknown))
         if not self._controller.raise_a:
             return Clears(wording.nothing_remains(), {})
         if not await self._is_current(one):
@@ -378,12 +379,12 @@ class _Session:
         except RefusedError as error:
             if error.code in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
                 raise OvertakenError from error
-            return Waits(wording.could_not_raise_a(error.failure))
+            return Waits(wording.could_not_raise_a(error.failure), fails=True)
         except ReadFailedError as error:
-            return Waits(wording.could_not_raise_a(error.failure))
+            return Waits(wording.could_not_raise_a(error.failure), fails=True)
         except TimeoutError:
             failure = self._cluster.unanswered(call.what, seconds=self._pace.question)
-            return Waits(wording.could_not_raise_a(failure))
+            return Waits(wording.could_not_raise_a(failure), fails=True)
         self._counts.raises += 1
         return Clears(wording.nothing_remains(a=a), annotations)
 

@@ -87,9 +87,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The check stays Pending; `message` says why."""
+    """The check stays Pending; `message` says why. `fails` where it is not known whether it has to."""
 
     message: str
+    fails: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def _decided(
             after.append(check)
             continue
         match finding:
-            case Waits(message):
+            case Waits(message=message):
                 after.append(replace(check, message=message[:_LONGEST_MESSAGE], pod_set_updates=()))
             case Clears(message, annotations):
                 # Kueue refuses a key that two checks give, so that only one of ours gives any; and it wants

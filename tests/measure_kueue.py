@@ -1,0 +1,174 @@
+"""`python -m tests.measure_kueue`: what the admission check costs with many Workloads waiting, and how fast it is.
+
+Needs a real API server (KUBEBUILDER_ASSETS, see `make envtest`). Prints one line for each number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests import objects
+from tests.apiserver import ApiServer, assets_or_skip
+from tests.benches import Bench
+from tests.kueue_objects import CHECK, admission_check, owned_by, workload
+from tests.test_kueue import USER, permit, states
+from webhook.sandbox.controllers.client import Client
+from webhook.sandbox.controllers.kinds import PODS, WORKLOADS
+
+AT_ONCE = 32
+QUIET_SECONDS = 30
+SAMPLES = 20
+
+
+async def main(waiting: int, others: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        async with (
+            ApiServer.start(assets_or_skip(), _made(directory / "server")) as server,
+            Client(server.kubeconfig()) as admin,
+        ):
+            bench = Bench(server, admin)
+            kubeconfig = bench.write_kubeconfig(directory / "kubeconfig", USER)
+            await permit(bench, USER)
+            for namespace in ("default", "other", "trainjob-interlock"):
+                await bench.ensure_namespace(namespace)
+            tell(
+                f"{waiting} Workloads waiting, {others} pods of other TrainJobs, API server {server.version}"
+            )
+            await bench.create(admission_check())
+            await all_of(other_pod(bench, number) for number in range(others))
+            await all_of(waits(bench, f"job-{number}") for number in range(waiting))
+            async with check(kubeconfig) as process:
+                await measured(bench, server, process, waiting, others)
+
+
+async def measured(
+    bench: Bench, server: ApiServer, process: psutil.Process, waiting: int, others: int
+) -> None:
+    started = time.perf_counter()
+    await checks_are(bench, lambda check: check["message"] != "", waiting)
+    tell(f"all say why they wait after {time.perf_counter() - started:.1f} s (start of the process included)")
+    for _ in range(2):
+        before, cpu = calls(server), sum(process.cpu_times()[:2])
+        await asyncio.sleep(QUIET_SECONDS)
+        made = calls(server) - before
+        told = ", ".join(f"{verb} {count}" for verb, count in sorted(made.items()))
+        cpu = sum(process.cpu_times()[:2]) - cpu
+        tell(
+            f"quiet: {made.total() / QUIET_SECONDS:.1f} API calls/s ({told} in {QUIET_SECONDS} s), "
+            f"CPU {100 * cpu / QUIET_SECONDS:.1f} %, resident {process.memory_info().rss / 2**20:.0f} MiB"
+        )
+    seconds = []
+    for number in range(SAMPLES):
+        started = time.perf_counter()
+        await bench.remove(PODS, f"job-{number}-p")
+        await checks_are(bench, lambda check: check["state"] == "Ready", number + 1)
+        seconds.append(time.perf_counter() - started)
+    tell(
+        f"Ready after its last pod went: median {statistics.median(seconds):.3f} s, worst {max(seconds):.3f} s"
+    )
+    if others:
+        before, cpu, started = calls(server), sum(process.cpu_times()[:2]), time.perf_counter()
+        await all_of(touch(bench, number) for number in range(min(others, 5000)))
+        took = time.perf_counter() - started
+        cpu = sum(process.cpu_times()[:2]) - cpu
+        tell(
+            f"{min(others, 5000) / took:.0f} changes/s of pods that nobody waits for: CPU {100 * cpu / took:.1f} %, "
+            f"resident {process.memory_info().rss / 2**20:.0f} MiB, {(calls(server) - before).total()} API calls"
+        )
+    started = time.perf_counter()
+    await all_of(bench.remove(PODS, f"job-{number}-p") for number in range(SAMPLES, waiting))
+    deleted = time.perf_counter()
+    await checks_are(bench, lambda check: check["state"] == "Ready", waiting, seconds=120)
+    ready = time.perf_counter()
+    tell(
+        f"all other pods deleted within {deleted - started:.1f} s: all Ready {ready - deleted:.1f} s after the last, "
+        f"resident {process.memory_info().rss / 2**20:.0f} MiB"
+    )
+
+
+def tell(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def calls(server: ApiServer) -> Counter[str]:
+    """The requests of the check so far, by verb; the Lease's and the watches' not counted until they end."""
+    return Counter(
+        line["verb"]
+        for line in server.audit_lines()
+        if line["user"]["username"] == USER and line["stage"] == "ResponseComplete"
+    )
+
+
+async def checks_are(bench: Bench, wanted: Callable[[Any], bool], count: int, *, seconds: float = 60) -> None:
+    def enough(items: list[Any]) -> bool:
+        found = (states(item).get(CHECK) for item in items)
+        return sum(check is not None and wanted(check) for check in found) >= count
+
+    await bench.admin.until(WORKLOADS, enough, seconds=seconds)
+
+
+async def waits(bench: Bench, name: str) -> None:
+    trainjob = await bench.create(objects.trainjob(name, namespace="default", suspend=True))
+    await bench.create(objects.pod(f"{name}-p", trainjob=name, namespace="default", node=None))
+    await bench.create(workload(name, owner=owned_by(trainjob)))
+
+
+async def other_pod(bench: Bench, number: int) -> None:
+    name = f"other-{number}"
+    body = objects.pod(name, trainjob=f"other-{number // 100}", namespace="other", node=None)
+    await bench.admin.request("POST", PODS.path("other"), body=body)
+
+
+async def touch(bench: Bench, number: int) -> None:
+    body = {"metadata": {"annotations": {"touched": str(time.time())}}}
+    await bench.patch(PODS, f"other-{number}", body, namespace="other")
+
+
+async def all_of(works: Iterable[Awaitable[Any]]) -> None:
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(work: Awaitable[Any]) -> None:
+        async with room:
+            await work
+
+    await asyncio.gather(*(one(work) for work in works))
+
+
+@asynccontextmanager
+async def check(kubeconfig: Path) -> AsyncIterator[psutil.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "webhook.cli", "kueue", "--port", "0", "--kubeconfig", str(kubeconfig)),
+        *("--log-level", "warning"),
+    )
+    try:
+        yield psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--waiting", type=int, default=500)
+    parser.add_argument("--others", type=int, default=20000)
+    options = parser.parse_args()
+    asyncio.run(main(options.waiting, options.others))
