@@ -1,4 +1,4 @@
-"""`python -m tests.measure_kueue`: what the admission check costs with many Workloads waiting, and how fast it is.
+"""`python -m tests.measure_kueue`: what the admission check costs while many wait, and how fast it is.
 
 Needs a real API server (KUBEBUILDER_ASSETS, see `make envtest`). Prints one line for each number.
 """
@@ -76,27 +76,26 @@ async def measured(
         await bench.remove(PODS, f"job-{number}-p")
         await checks_are(bench, lambda check: check["state"] == "Ready", number + 1)
         seconds.append(time.perf_counter() - started)
-    tell(
-        f"Ready after its last pod went: median {statistics.median(seconds):.3f} s, worst {max(seconds):.3f} s"
-    )
+    median, worst = statistics.median(seconds), max(seconds)
+    tell(f"Ready after its last pod went: median {median:.3f} s, worst {worst:.3f} s")
     if others:
         before, cpu, started = calls(server), sum(process.cpu_times()[:2]), time.perf_counter()
         await all_of(touch(bench, number) for number in range(min(others, 5000)))
         took = time.perf_counter() - started
         cpu = sum(process.cpu_times()[:2]) - cpu
         tell(
-            f"{min(others, 5000) / took:.0f} changes/s of pods that nobody waits for: CPU {100 * cpu / took:.1f} %, "
-            f"resident {process.memory_info().rss / 2**20:.0f} MiB, {(calls(server) - before).total()} API calls"
+            f"{min(others, 5000) / took:.0f} changes/s of pods that nobody waits for: "
+            f"CPU {100 * cpu / took:.1f} %, resident {process.memory_info().rss / 2**20:.0f} MiB, "
+            f"{(calls(server) - before).total()} API calls"
         )
     started = time.perf_counter()
     await all_of(bench.remove(PODS, f"job-{number}-p") for number in range(SAMPLES, waiting))
     deleted = time.perf_counter()
     await checks_are(bench, lambda check: check["state"] == "Ready", waiting, seconds=120)
     ready = time.perf_counter()
-    tell(
-        f"all other pods deleted within {deleted - started:.1f} s: all Ready {ready - deleted:.1f} s after the last, "
-        f"resident {process.memory_info().rss / 2**20:.0f} MiB"
-    )
+    memory = process.memory_info().rss / 2**20
+    tell(f"all other pods deleted within {deleted - started:.1f} s")
+    tell(f"all Ready {ready - deleted:.1f} s after the last, resident {memory:.0f} MiB")
 
 
 def tell(line: str) -> None:

@@ -10,6 +10,7 @@ decided anew. Nothing is remembered that a restart would miss.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from webhook.trainjob import (
     UnreadableTrainJobError,
     read_trainjob,
 )
-from webhook.verdict import Clear, UnreadableAnswerError, Unknown
+from webhook.verdict import Clear, Unknown, UnreadableAnswerError
 from webhook.waiting import Agenda, Waiting
 from webhook.workload import AdmissionCheck, Clears, Finding, Key, Waits, Workload
 
@@ -59,7 +60,7 @@ class Pace:
     question: float = 10.0
     retry: float = 1.0
     not_installed: float = 5.0
-    at_once: int = 8
+    at_once: int = 16
 
 
 @dataclass(slots=True)
@@ -236,7 +237,8 @@ class _Session:
 
     def _soon(self, key: Key) -> None:
         now = asyncio.get_running_loop().time()
-        self._agenda.put(key, max(now, self._looked_at.get(key, -self._pace.settle) + self._pace.settle))
+        at = max(now, self._looked_at.get(key, -self._pace.settle) + self._pace.settle)
+        self._agenda.put(key, at, is_news=True)
 
     async def _follow_news(self, followed: Followed[_News]) -> None:
         """Have the Workloads looked at that an event is about; most are about none."""
@@ -306,7 +308,8 @@ class _Session:
         failed = isinstance(finding, Waits) and finding.fails
         pause = self._pauses.get(key, self._pace.retry if failed else self._pace.shortest)
         self._pauses[key] = min(2 * pause, self._pace.longest)
-        return pause
+        # Many that began to wait together must not be looked at together ever after.
+        return pause * random.uniform(0.7, 1)  # noqa: S311
 
     async def _refreshed(self, key: Key) -> float:
         """Read a Workload that the watch may be late to tell of; return when to look at it again."""

@@ -72,15 +72,22 @@ class Waiting:
 
 
 class Agenda:
-    """Which Workload to look at when, by the loop's clock; none is looked at twice at a time."""
+    """Which Workload to look at when, by the loop's clock; none is looked at twice at a time.
+
+    One that there is news of goes before those that are looked at as a matter of routine: with many waiting,
+    their turn may all come at once.
+    """
 
     def __init__(self) -> None:
         self._due: dict[Key, float] = {}
+        self._news: set[Key] = set()
         self._busy: set[Key] = set()
         self._changed = asyncio.Event()
 
-    def put(self, key: Key, at: float) -> None:
+    def put(self, key: Key, at: float, *, is_news: bool = False) -> None:
         """Look at it at this time, or earlier if that was planned."""
+        if is_news:
+            self._news.add(key)
         if at < self._due.get(key, float("inf")):
             self._due[key] = at
             self._changed.set()
@@ -88,20 +95,23 @@ class Agenda:
     def discard(self, key: Key) -> None:
         """Don't."""
         self._due.pop(key, None)
+        self._news.discard(key)
 
     async def next(self) -> Key:
         """Wait for the next one; it is busy until `done`."""
         loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()
-            ready = [(at, key) for key, at in self._due.items() if key not in self._busy]
-            at, key = min(ready, default=(None, None))
-            if at is not None and key is not None and at <= loop.time():
-                del self._due[key]
+            now = loop.time()
+            waiting = [(at, key) for key, at in self._due.items() if key not in self._busy]
+            ready = [(key not in self._news, at, key) for at, key in waiting if at <= now]
+            if ready:
+                _, _, key = min(ready)
+                self.discard(key)
                 self._busy.add(key)
                 return key
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(at):
+                async with asyncio.timeout_at(min((at for at, _ in waiting), default=None)):
                     await self._changed.wait()
 
     def done(self, key: Key) -> None:
