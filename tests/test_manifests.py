@@ -71,13 +71,8 @@ def test_the_role_is_tested_against_every_request_the_guard_can_make() -> None:
     }
     needs_no_permission = {"reach"}
     of_the_keeper, of_the_check = {"fetch", "create", "replace"}, {"call", "watch"}
-    assert requests - needs_no_permission - of_the_keeper - of_the_check == {
-        "pods",
-        "jobs",
-        "jobset",
-        "node",
-        "put_webhook_configuration",
-    }
+    of_the_guard = requests - needs_no_permission - of_the_keeper - of_the_check
+    assert of_the_guard == {"pods", "jobs", "jobset", "node", "put_webhook_configuration"}
 
 
 async def permissions_used(tmp_path: Path) -> set[Permission]:

@@ -70,7 +70,34 @@ class Settings(BaseSettings):
     dns_names: str = Field(
         "", description="Names that a self-made certificate is valid for beside the URL's, comma-separated."
     )
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    certificate_secret: str | None = Field(
+        None,
+        pattern=r"^[^/]+/[^/]+$",
+        description="namespace/name of the Secret that holds CA and serving certificate: made, rotated and "
+        "published in the webhook configuration by the guard itself.",
+    )
+    authority_lifetime_seconds: float = Field(
+        AUTHORITY_LIFETIME.total_seconds(), gt=0, description="Lifetime of the CA in certificate_secret."
+    )
+    serving_lifetime_seconds: float = Field(
+        SERVING_LIFETIME.total_seconds(), gt=0, description="Lifetime of the certificate there."
+    )
+    propagation_seconds: float = Field(
+        PROPAGATION.total_seconds(),
+        ge=0,
+        description="How long every API server may take to see a new caBundle.",
+    )
+    client_ca_file: Path | None = Field(
+        None, description="CA (PEM) of the API server's client certificate; then /validate requires one."
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], BeforeValidator(lambda level: str(level).lower())
+    ] = "info"
+
+    @property
+    def names(self) -> set[str]:
+        """The names and addresses of `dns_names`."""
+        return {name.strip() for name in self.dns_names.split(",")} - {""}
 
 
 class KueueSettings(BaseSettings):
@@ -90,4 +117,6 @@ class KueueSettings(BaseSettings):
         "trainjob-interlock", description="Namespace of the Lease by which one of several replicas works."
     )
     lease_name: str = Field("trainjob-interlock-kueue", description="Name of that Lease.")
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], BeforeValidator(lambda level: str(level).lower())
+    ] = "info"
