@@ -20,8 +20,10 @@ import yaml
 from webhook.sandbox import Sandbox
 from webhook.sandbox.controllers import Client, Controllers
 from webhook.sandbox.controllers.kinds import NODES
-from webhook.sandbox.demo import NotAsToldError, Story, guarding
+from webhook.sandbox.demo import Story
 from webhook.sandbox.kubectl import Answer, OverHttp, get_pods, taint
+from webhook.sandbox.processes import guarding
+from webhook.sandbox.telling import NotAsToldError
 from webhook.sandbox.terminal import Terminal
 
 REMAINS = (
@@ -94,6 +96,10 @@ async def test_the_demo_tells_its_story_without_kubectl_and_keeps_all_running_un
         assert re.search(re.escape(REMAINS) + r"llama-node-0-1-\w+ on node-1 \(Ready=Unknown\)\n", told)
         assert told.count("Error from server (ExecutionNotStopped)") == 1
         assert told.count("trainjob.trainer.kubeflow.org/llama patched\n") == 4
+        said = r"message: 'waiting for pods of the previous execution to go: llama-node-0-0-\w+ on node-0 "
+        assert re.search(said + r"\(Ready=Unknown\)'\n    name: remaining-pods\n    state: Pending\n", told)
+        assert re.search(r"POD +NODE +A\n(llama-node-0-\d-\w+ +node-1 +2\n){2}", told)
+        assert "As told: Kueue waited for its check" in told
         assert "\x1b" not in told
 
         kubeconfig = Path(told.rpartition("export KUBECONFIG=")[2].strip())

@@ -13,21 +13,13 @@ if __name__ == "__main__":
 import argparse
 import asyncio
 import contextlib
-import os
 import shutil
-import socket
 import sys
 import tempfile
 import textwrap
-from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import aiohttp
-import orjson
 
 from webhook.sandbox import Sandbox
 from webhook.sandbox.controllers import ApiError, Controllers, Process
@@ -38,23 +30,22 @@ from webhook.sandbox.controllers.kinds import (
     OUT_OF_SERVICE,
     PODS,
     TRAINJOBS,
-    Kind,
-    Object,
     condition_status,
     is_terminating,
 )
 from webhook.sandbox.kubectl import (
-    Answer,
     Command,
     Kubectl,
     OverHttp,
-    Runner,
     create,
     get_pods,
     patch_trainjob,
     taint,
 )
+from webhook.sandbox.kueue_act import KueueAct
 from webhook.sandbox.llama import A_KEY, MANIFEST
+from webhook.sandbox.processes import checking, guarding
+from webhook.sandbox.telling import NotAsToldError, Teller
 from webhook.sandbox.terminal import Terminal
 
 _DENIED = 'admission webhook "readmission.interlock.dispatch.phpboyscout.uk" denied the request: '
@@ -70,9 +61,10 @@ kubectl get nodes,trainjobs,jobsets,jobs,pods -o wide
 kubectl get trainjob llama -o jsonpath='{{.spec.suspend}}{{"\\n"}}'
 # raising A is a re-admission, too
 kubectl annotate trainjob llama {A_KEY}=99 --overwrite
-# suspend and resume
-kubectl patch trainjob llama --type merge -p '{{"spec":{{"suspend":true}}}}'
-kubectl patch trainjob llama --type merge -p '{{"spec":{{"suspend":false}}}}'
+# what its Workload says; evict it, and let it back
+kubectl get workloads -o yaml
+kubectl patch $(kubectl get workloads -o name) --type merge -p '{{"spec":{{"active":false}}}}'
+kubectl patch $(kubectl get workloads -o name) --type merge -p '{{"spec":{{"active":true}}}}'
 # lose a node, and get it back
 kubectl annotate node node-0 {LOST}=true
 kubectl annotate node node-0 {LOST}-
@@ -84,18 +76,8 @@ kubectl create -f again.yaml
 """
 
 
-class NotAsToldError(Exception):
-    """A step of the story went otherwise; the message says how."""
-
-
-@dataclass
-class Story:
+class Story(Teller):
     """The five steps, told with a cluster and an operator's kubectl."""
-
-    cluster: Controllers
-    runner: Runner
-    terminal: Terminal
-    directory: Path
 
     async def tell(self) -> None:
         """Tell it. Raises `NotAsToldError`."""
@@ -216,41 +198,6 @@ class Story:
                 f"the {kind.name} is suspended",
             )
 
-    async def _until(self, kind: Kind, reached: Callable[[list[Object]], bool], told: str) -> None:
-        try:
-            await self.cluster.client.until(kind, reached, seconds=20)
-        except TimeoutError as timeout:
-            raise NotAsToldError(f"it did not come to pass that {told}: {timeout}") from timeout
-
-    async def _type(self, command: Command) -> Answer:
-        self.terminal.command(command.line)
-        try:
-            answer = await self.runner.run(command)
-        except (OSError, TimeoutError, aiohttp.ClientError) as error:
-            raise NotAsToldError(f"{command.line} could not be run: {error!r}") from error
-        self.terminal.printed(answer)
-        return answer
-
-    async def _allowed(self, command: Command) -> None:
-        answer = await self._type(command)
-        if not answer.ok:
-            raise NotAsToldError(f"{command.line} should have been allowed")
-
-    def _expect(self, answer: Answer, beginning: str, *parts: str) -> None:
-        if answer.ok:
-            raise NotAsToldError("this should have been denied")
-        missing = [] if answer.text.startswith(beginning) else [beginning]
-        missing += [part for part in parts if part not in answer.text]
-        if missing:
-            raise NotAsToldError(f"the denial should have said: {' … '.join(missing)}")
-
-    def _expect_nothing_runs(self) -> None:
-        if self.cluster.processes:
-            raise NotAsToldError(f"nothing should run any more, but this does: {self._running()}")
-
-    def _running(self) -> str:
-        return ", ".join(f"{p.pod} on {p.node}" for p in self.cluster.processes) or "nothing"
-
 
 def _suspend() -> Command:
     return patch_trainjob("llama", {"spec": {"suspend": True}})
@@ -259,75 +206,6 @@ def _suspend() -> Command:
 def _resume(a: int) -> Command:
     body = {"metadata": {"annotations": {A_KEY: str(a)}}, "spec": {"suspend": False}}
     return patch_trainjob("llama", body)
-
-
-@asynccontextmanager
-async def guarding(kubeconfig: Path) -> AsyncIterator[str]:
-    """Run the guard as a process of its own, registered with the API server; yield its URL once it is ready.
-
-    Raises `NotAsToldError` with the end of its log when it does not become ready.
-    """
-    url = f"https://127.0.0.1:{_free_port()}"
-    arguments = (
-        "--host",
-        "127.0.0.1",
-        "--port",
-        url.rpartition(":")[2],
-        "--url",
-        url,
-        "--drain-seconds",
-        "0",
-    )
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "webhook.cli", "serve", *arguments, "--kubeconfig", str(kubeconfig)),
-        env={name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        limit=2**20,
-    )
-    log = cast("asyncio.StreamReader", process.stderr)
-    reading: asyncio.Task[None] | None = None
-    try:
-        await _ready(log)
-        # The pipe is read on, or a full one would stop the guard.
-        reading = asyncio.create_task(_drain(log))
-        yield url
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        try:
-            async with asyncio.timeout(5):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-        if reading is not None:
-            await reading
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-async def _ready(log: asyncio.StreamReader) -> None:
-    last: deque[str] = deque(maxlen=10)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_SECONDS_TO_READY):
-            async for line in log:
-                last.append(line.decode(errors="replace").rstrip())
-                with contextlib.suppress(orjson.JSONDecodeError):
-                    event = orjson.loads(line)
-                    if isinstance(event, dict) and event.get("event") == "ready":
-                        return
-    raise NotAsToldError("the guard did not become ready; the end of its log:\n" + "\n".join(last))
-
-
-async def _drain(log: asyncio.StreamReader) -> None:
-    while await log.read(2**16):
-        pass
 
 
 async def demo(kubectl: str | None, *, keep: bool, terminal: Terminal) -> None:
@@ -347,6 +225,7 @@ async def demo(kubectl: str | None, *, keep: bool, terminal: Terminal) -> None:
                     backoff_seconds=_BACKOFF_SECONDS,
                 ) as cluster,
                 guarding(kubeconfig) as url,
+                contextlib.AsyncExitStack() as stack,
             ):
                 terminal.say(
                     f"On this machine: an in-memory API server, stand-ins for the controllers and two nodes, "
@@ -354,6 +233,9 @@ async def demo(kubectl: str | None, *, keep: bool, terminal: Terminal) -> None:
                 )
                 runner = Kubectl(kubectl, kubeconfig, directory) if kubectl else OverHttp(cluster.client)
                 await Story(cluster, runner, terminal, directory).tell()
+                await _give_back(cluster)
+                await stack.enter_async_context(checking(kubeconfig))
+                await KueueAct(cluster, runner, terminal, directory, lambda: _denials(sandbox)).tell()
                 if keep:
                     await _give_back(cluster)
                     terminal.show(f"export KUBECONFIG={kubeconfig}\n")
@@ -363,6 +245,16 @@ async def demo(kubectl: str | None, *, keep: bool, terminal: Terminal) -> None:
                     )
                     terminal.show(_TO_TRY)
                     await asyncio.Event().wait()
+
+
+def _denials(sandbox: Sandbox) -> int:
+    """How often the guard denied."""
+    return sum(
+        value not in ("NoAdmission", "Clear")
+        for reviewed in sandbox.audit
+        for key, value in reviewed.annotations.items()
+        if key.endswith("/decision")
+    )
 
 
 def _how(kubectl: str | None) -> str:

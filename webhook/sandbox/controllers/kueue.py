@@ -2,6 +2,7 @@
 
 What it does for one TrainJob, in Kueue's order and words:
 
+- A TrainJob that runs without being admitted is suspended.
 - A ClusterQueue is used while every AdmissionCheck of its `admissionChecksStrategy` is Active.
 - Quota is reserved (all that is asked for); the checks of the queue come up Pending.
 - Once all are Ready the Workload is Admitted; its runtime patch is written into the TrainJob, with what the
@@ -83,10 +84,12 @@ def _chain(trainjob: Object, world: World, now: datetime) -> Chain:
     workload = world.get(WORKLOADS, metadata["namespace"], workload_name(trainjob))
     if workload is None:
         return [Create(WORKLOADS, _workload(trainjob, queue))]
-    if not controlled_by(workload, trainjob) or is_terminating(workload):
+    if not controlled_by(workload, trainjob) or is_terminating(workload) or _is(workload, "Finished"):
         return []
-    if _is(workload, "Finished"):
-        return []
+    return _of(trainjob, workload, queue, world, now)
+
+
+def _of(trainjob: Object, workload: Object, queue: str, world: World, now: datetime) -> Chain:
     for condition in ("Complete", "Failed"):
         if condition_status(trainjob, condition) == "True":
             return _with(
@@ -100,6 +103,8 @@ def _chain(trainjob: Object, world: World, now: datetime) -> Chain:
         )
     if _is(workload, "Evicted"):
         return _stopped(trainjob, workload, now) or _reserved(workload, world, now)
+    if not _is(workload, "Admitted") and not trainjob["spec"].get("suspend"):
+        return [patch(TRAINJOBS, trainjob, {"spec": {"suspend": True}})]
     return (
         _reserved(workload, world, now)
         or _admitted(workload, now)
