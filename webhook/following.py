@@ -115,8 +115,12 @@ async def _list(cluster: Cluster, followed: Followed[Kept]) -> tuple[tuple[Kept,
     kept: list[Kept] = []
     token = ""
     while True:
-        query = {"limit": "1" if followed.news_only else str(PAGE)}
-        query |= {"labelSelector": followed.selector} if followed.selector else {}
+        if followed.news_only:
+            # Only its version counts. With a selector that few match, an API server that reads from etcd
+            # would look for the one object through all of them.
+            query = {"limit": "1"}
+        else:
+            query = {"limit": str(PAGE), "labelSelector": followed.selector}
         call = Call(
             what=f"listing {followed.resource}",
             permission=f"list {followed.resource}",

@@ -194,7 +194,7 @@ def _delete_llama() -> Command:
 
 def _get_workload(name: str) -> Command:
     async def request(client: Client) -> str:
-        text: str = yaml.safe_dump(await client.get(WORKLOADS, "default", name), sort_keys=False)
+        text: str = yaml.safe_dump(await client.get(WORKLOADS, "default", name))
         return text
 
     return Command(("get", "workload", name, "-o", "yaml"), request)
