@@ -35,7 +35,7 @@ from webhook.trainjob import (
     read_trainjob,
 )
 from webhook.verdict import Clear, Unknown, UnreadableAnswerError
-from webhook.waiting import Agenda, Waiting
+from webhook.agenda import Agenda, Waiting
 from webhook.workload import AdmissionCheck, Clears, Finding, Key, Waits, Workload
 
 _TRAINER = f"/apis/{trainjob.GROUP}/v1alpha1"
