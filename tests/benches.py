@@ -7,6 +7,7 @@ reached over the API alone, so that a test cannot tell them apart unless it asks
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Mapping
@@ -206,7 +207,7 @@ class Bench:
 
 async def kustomized(directory: Path) -> list[Document]:
     """What `kubectl kustomize` makes of a folder; skips the test where there is no kubectl."""
-    kubectl = shutil.which("kubectl")
+    kubectl = os.environ.get("KUBECTL") or shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not on PATH; https://kubernetes.io/docs/tasks/tools says how to install it")
     process = await asyncio.create_subprocess_exec(
