@@ -8,10 +8,15 @@ the Service's name, and verifies the certificate for it.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import shutil
+from asyncio.subprocess import PIPE, STDOUT
 from base64 import b64decode
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -29,7 +34,9 @@ from webhook.sandbox.controllers import ApiError
 from webhook.sandbox.controllers.client import Client
 from webhook.sandbox.controllers.kinds import PODS, TRAINJOBS
 
-BASE = Path(__file__).parent.parent / "manifests" / "base"
+REPOSITORY = Path(__file__).parent.parent
+BASE = REPOSITORY / "manifests" / "base"
+CLIENT_AUTHENTICATION = REPOSITORY / "docs" / "client-authentication.md"
 NAMESPACE = "trainjob-interlock"
 ACCOUNT = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAMESPACE}"
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/trainjob-interlock-certificate"
@@ -76,7 +83,7 @@ class Installation:
                 document["webhooks"][0]["clientConfig"]["service"]["port"] = self.port
         return document
 
-    async def start_a_guard(self) -> Served:
+    async def start_a_guard(self, **more: str) -> Served:
         """Run what the Deployment says, with a token of its ServiceAccount; `apply` has it called."""
         (deployment,) = (one for one in self.applied if one["kind"] == "Deployment")
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -87,7 +94,7 @@ class Installation:
         kubeconfig["users"][0]["user"] = {"token": token["status"]["token"]}
         path = self.directory / f"{uuid4()}.kubeconfig"
         path.write_text(yaml.safe_dump(kubeconfig))
-        guard = await self.guards.enter_async_context(served(path, **environment))
+        guard = await self.guards.enter_async_context(served(path, **environment, **more))
         self.port = (await guard.told("listening"))["port"]
         return guard
 
@@ -103,12 +110,12 @@ class Installation:
         }
 
 
-@pytest.fixture
-async def installation(tmp_path: Path) -> AsyncIterator[Installation]:
+@asynccontextmanager
+async def installing(tmp_path: Path, kind: type[ApiServer] = ApiServer) -> AsyncIterator[Installation]:
     directory = tmp_path / "apiserver"
     directory.mkdir()
     async with (
-        ApiServer.start(assets_or_skip(), directory) as server,
+        kind.start(assets_or_skip(), directory) as server,
         Client(server.kubeconfig()) as admin,
         AsyncExitStack() as guards,
     ):
@@ -118,6 +125,12 @@ async def installation(tmp_path: Path) -> AsyncIterator[Installation]:
         groups = (await admin.request("GET", "/apis"))["groups"]
         versions = {group["name"]: [one["version"] for one in group["versions"]] for group in groups}
         yield Installation(Bench(server, admin), kubectl, tmp_path, versions, guards)
+
+
+@pytest.fixture
+async def installation(tmp_path: Path) -> AsyncIterator[Installation]:
+    async with installing(tmp_path) as installation:
+        yield installation
 
 
 async def refusal(bench: Bench, name: str = "llama") -> str:
@@ -222,3 +235,85 @@ async def test_the_flow_schema_is_in_force_for_the_guards_account(installation: 
 def flow_schemas(installation: Installation) -> str:
     (schema,) = (one for one in installation.applied if one["kind"] == "FlowSchema")
     return f"/apis/{schema['apiVersion']}/flowschemas"
+
+
+def documented(language: str, first_line: str = "") -> str:
+    """The one block of docs/client-authentication.md that is of this language and begins so."""
+    text = CLIENT_AUTHENTICATION.read_text()
+    (block,) = re.findall(rf"```{language}\n({re.escape(first_line)}.*?)```", text, re.DOTALL)
+    assert isinstance(block, str)
+    return block
+
+
+class ApiServerWithAdmissionConfiguration(ApiServer):
+    """One that is started with the files of docs/client-authentication.md, in a folder of its own."""
+
+    @property
+    def admission(self) -> Path:
+        return self._directory / "admission"
+
+    def show_certificate_to(self, user: str) -> None:
+        """Write the files for a webhook of this name; they are read when the API server starts."""
+        self.admission.mkdir(exist_ok=True)
+        for name in ("admission.yaml", "webhooks.kubeconfig"):
+            content = documented("yaml", f"# {name}").replace(
+                "/etc/kubernetes/admission", str(self.admission)
+            )
+            (self.admission / name).write_text(
+                content.replace("trainjob-interlock.trainjob-interlock.svc", user)
+            )
+
+    def _flags(self, etcd_port: int, now: datetime) -> list[str]:
+        self.show_certificate_to("another.webhook.svc")
+        return [
+            *super()._flags(etcd_port, now),
+            f"--admission-control-config-file={self.admission / 'admission.yaml'}",
+        ]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on PATH: install it")
+async def test_an_api_server_is_answered_once_it_shows_its_certificate_as_documented(tmp_path: Path) -> None:
+    async with installing(tmp_path, ApiServerWithAdmissionConfiguration) as installation:
+        bench = installation.bench
+        assert isinstance(bench.server, ApiServerWithAdmissionConfiguration)
+        making = await asyncio.create_subprocess_shell(
+            f"set -e\n{documented('console')}", cwd=bench.server.admission, stdout=PIPE, stderr=STDOUT
+        )
+        output, _ = await making.communicate()
+        assert making.returncode == 0, output.decode()
+
+        await bench.create(objects.trainjob(namespace="default", suspend=True))
+        await installation.apply()
+        authority = bench.server.admission / "ca.crt"
+        guard = await installation.start_a_guard(INTERLOCK_CLIENT_CA_FILE=str(authority))
+        await guard.told("ready")
+        await installation.apply()
+
+        async def not_answered() -> bool:
+            return "no client certificate was shown" in await refusal(bench)
+
+        await until(not_answered)
+
+        bench.server.show_certificate_to(f"trainjob-interlock.trainjob-interlock.svc:{installation.port}")
+        await bench.server.stop_server()
+        await bench.server.start_server()
+
+        async def answered() -> bool:
+            return await refusal(bench) == ""
+
+        await until(answered)
+
+
+async def test_the_documented_overlay_gives_the_guard_the_authority(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("an authority")
+    base = os.path.relpath(BASE, tmp_path.resolve())
+    overlay = documented("yaml", "# kustomization.yaml").replace("../trainjob-interlock/manifests/base", base)
+    (tmp_path / "kustomization.yaml").write_text(overlay)
+    built = {document["kind"]: document for document in await kustomized(tmp_path)}
+    pod = built["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (mount,) = container["volumeMounts"]
+    (volume,) = pod["volumes"]
+    assert volume["configMap"]["name"] == built["ConfigMap"]["metadata"]["name"]
+    assert list(built["ConfigMap"]["data"]) == ["ca.crt"]
+    assert {"name": "INTERLOCK_CLIENT_CA_FILE", "value": f"{mount['mountPath']}/ca.crt"} in container["env"]
