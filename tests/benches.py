@@ -7,12 +7,16 @@ reached over the API alone, so that a test cannot tell them apart unless it asks
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.apiserver import ApiServer
@@ -199,6 +203,19 @@ class Bench:
             for item in (await self.admin.list_all(kind)).items:
                 metadata = item["metadata"]
                 await self.remove(kind, metadata["name"], metadata.get("namespace", ""))
+
+
+async def kustomized(directory: Path) -> list[Document]:
+    """What `kubectl kustomize` makes of a folder; skips the test where there is no kubectl."""
+    kubectl = os.environ.get("KUBECTL") or shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not on PATH; https://kubernetes.io/docs/tasks/tools says how to install it")
+    process = await asyncio.create_subprocess_exec(
+        kubectl, "kustomize", str(directory), stdout=PIPE, stderr=PIPE
+    )
+    built, complaints = await process.communicate()
+    assert process.returncode == 0, complaints.decode()
+    return list(yaml.safe_load_all(built))
 
 
 async def until(
