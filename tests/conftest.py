@@ -24,6 +24,15 @@ from webhook.server import Lifecycle, listening
 from webhook.settings import Settings
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # From here, and not from a fixture, all skips have one place, and pytest tells them in one line.
+    parameters = (
+        item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    )
+    if parameters.get("real_server") == "apiserver" or "apiserver" in getattr(item, "fixturenames", ()):
+        assets_or_skip()
+
+
 @dataclass(frozen=True)
 class Reply:
     """What came back, as it came."""

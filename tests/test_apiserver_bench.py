@@ -43,15 +43,15 @@ class RefusedError(Exception):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiServer]:
-    async with ApiServer.start(assets_or_skip(), tmp_path_factory.mktemp("apiserver")) as api:
-        yield api
+async def apiserver(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiServer]:
+    async with ApiServer.start(assets_or_skip(), tmp_path_factory.mktemp("apiserver")) as apiserver:
+        yield apiserver
 
 
 @pytest.fixture
-async def admin(api: ApiServer) -> AsyncIterator[aiohttp.ClientSession]:
+async def admin(apiserver: ApiServer) -> AsyncIterator[aiohttp.ClientSession]:
     """The administrator of an API server on which the namespace of the tests is there and empty."""
-    async with api.session() as session:
+    async with apiserver.session() as session:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         async with session.post(NAMESPACES, json=namespace) as response:
             assert response.status in {HTTPStatus.CREATED, HTTPStatus.CONFLICT}
@@ -108,11 +108,11 @@ def job(**more: Any) -> Document:
     return document
 
 
-async def test_it_is_the_version_its_binary_says(api: ApiServer, admin: aiohttp.ClientSession) -> None:
+async def test_it_is_the_version_its_binary_says(apiserver: ApiServer, admin: aiohttp.ClientSession) -> None:
     answer = await call(admin, "GET", "/version")
 
-    assert answer["gitVersion"] == api.version == version_of(assets_or_skip())
-    assert api.minor == int(answer["minor"].rstrip("+"))
+    assert answer["gitVersion"] == apiserver.version == version_of(assets_or_skip())
+    assert apiserver.minor == int(answer["minor"].rstrip("+"))
 
 
 async def test_every_kind_the_guard_reads_can_be_created_and_selected(admin: aiohttp.ClientSession) -> None:
@@ -157,11 +157,11 @@ async def test_an_empty_string_is_a_string(admin: aiohttp.ClientSession) -> None
 
 
 async def test_an_api_server_before_1_22_forgets_that_a_job_is_suspended(
-    api: ApiServer, admin: aiohttp.ClientSession
+    apiserver: ApiServer, admin: aiohttp.ClientSession
 ) -> None:
     created = await create(admin, JOBS, job(suspend=True))
 
-    assert created["spec"].get("suspend", False) is (api.minor >= 22)
+    assert created["spec"].get("suspend", False) is (apiserver.minor >= 22)
 
 
 async def test_a_pod_on_a_node_stays_until_its_kubelet_lets_it_go(admin: aiohttp.ClientSession) -> None:
@@ -180,10 +180,10 @@ async def test_a_pod_on_a_node_stays_until_its_kubelet_lets_it_go(admin: aiohttp
 
 
 async def test_rbac_decides_what_a_service_account_may_do(
-    api: ApiServer, admin: aiohttp.ClientSession
+    apiserver: ApiServer, admin: aiohttp.ClientSession
 ) -> None:
     user = f"system:serviceaccount:{NAMESPACE}:reader"
-    async with api.session(user) as reader:
+    async with apiserver.session(user) as reader:
         with pytest.raises(RefusedError, match=f'User "{user}" cannot list resource "pods"'):
             await names(reader, PODS)
 
@@ -195,7 +195,7 @@ async def test_rbac_decides_what_a_service_account_may_do(
 
 
 async def test_the_guard_denies_on_it_and_the_audit_log_says_why(
-    api: ApiServer, admin: aiohttp.ClientSession, tmp_path: Path
+    apiserver: ApiServer, admin: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
     rules = [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
@@ -204,12 +204,12 @@ async def test_the_guard_denies_on_it_and_the_audit_log_says_why(
         {"apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"], "verbs": ["get"]},
     ]
     await permit(admin, GUARD, rules)
-    async with api.session(GUARD) as session:
+    async with apiserver.session(GUARD) as session:
         await until(lambda: allowed(session, PODS))
     await create(admin, PODS, objects.pod())
     before = await create(admin, TRAINJOBS, objects.trainjob())
     kubeconfig = tmp_path / "kubeconfig"
-    api.write_kubeconfig(kubeconfig, user=GUARD)
+    apiserver.write_kubeconfig(kubeconfig, user=GUARD)
 
     async with guard_against(kubeconfig) as guard:
         webhook = webhook_configuration(url=guard.url, ca_bundle=guard.authority_pem, a_key=DEFAULT_A_KEY)
@@ -229,40 +229,43 @@ async def test_the_guard_denies_on_it_and_the_audit_log_says_why(
     )
     assert after == before
     assert admitted["spec"]["suspend"] is False
-    await until(lambda: audited(api, HTTPStatus.LOCKED, "PodsRemain"))
+    await until(lambda: audited(apiserver, HTTPStatus.LOCKED, "PodsRemain"))
 
 
-async def test_a_restart_keeps_port_and_data(api: ApiServer, admin: aiohttp.ClientSession) -> None:
+async def test_a_restart_keeps_port_and_data(apiserver: ApiServer, admin: aiohttp.ClientSession) -> None:
     created = await create(admin, TRAINJOBS, objects.trainjob())
-    url = api.url
+    url = apiserver.url
 
-    await api.stop_server()
+    await apiserver.stop_server()
     with pytest.raises(aiohttp.ClientConnectionError):
         await call(admin, "GET", TRAINJOBS)
-    await api.start_server()
+    await apiserver.start_server()
 
-    assert api.url == url
+    assert apiserver.url == url
     assert await call(admin, "GET", f"{TRAINJOBS}/{NAME}") == created
 
 
-def test_a_kubeconfig_is_for_its_owner_alone(api: ApiServer, tmp_path: Path) -> None:
+def test_a_kubeconfig_is_for_its_owner_alone(apiserver: ApiServer, tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("older")
     path.chmod(0o644)
 
-    api.write_kubeconfig(path)
+    apiserver.write_kubeconfig(path)
 
     assert path.stat().st_mode & 0o777 == 0o600
     assert "older" not in path.read_text()
 
 
-def test_a_user_whom_no_certificate_can_name_is_an_error(api: ApiServer) -> None:
+def test_a_user_whom_no_certificate_can_name_is_an_error(apiserver: ApiServer) -> None:
     with pytest.raises(ValueError, match="over 64 characters"):
-        api.kubeconfig("u" * 65)
+        apiserver.kubeconfig("u" * 65)
 
 
 async def test_own_crds_are_accepted_and_the_processes_end_with_the_block(tmp_path: Path) -> None:
-    async with ApiServer.start(assets_or_skip(), tmp_path, crds=own_crds()) as api, api.session() as session:
+    async with (
+        ApiServer.start(assets_or_skip(), tmp_path, crds=own_crds()) as apiserver,
+        apiserver.session() as session,
+    ):
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         await create(session, NAMESPACES, namespace)
         await create(session, JOBSETS, jobset())
@@ -365,11 +368,11 @@ async def denied(session: aiohttp.ClientSession) -> bool:
     return False
 
 
-async def audited(api: ApiServer, code: int, decision: str) -> bool:
+async def audited(apiserver: ApiServer, code: int, decision: str) -> bool:
     return any(
         line.get("responseStatus", {}).get("code") == code
         and line["annotations"].get(f"{WEBHOOK_NAME}/decision") == decision
-        for line in api.audit_lines()
+        for line in apiserver.audit_lines()
     )
 
 

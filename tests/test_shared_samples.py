@@ -14,8 +14,8 @@ from webhook.verdict import PodsRemain, RemainingPod
 
 REVIEWS = Path(__file__).parents[2] / "shared" / "samples" / "reviews"
 NO_REVIEWS = (
-    "the recorded reviews are not here: they are not part of the project, and belong in "
-    "../shared/samples/reviews beside its folder"
+    "the reviews recorded from a real API server are not part of the project; who has them puts them into "
+    "../shared/samples/reviews beside its folder. tests/test_readmission.py tests the same rules without them"
 )
 
 OF_KUEUE = frozenset({Execution("j-1", "s-1")})

@@ -25,7 +25,7 @@ _NOT_EVALUATED = (
     "The sandbox does not evaluate matchConditions, for want of the Python package cel-python: it sends "
     "every write of a TrainJob, and with the guard stopped all of them fail."
 )
-_TO_TRY = f"""
+_TO_TRY = f"""\
 # guard it; this one stays in the foreground
 {shlex.quote(str(Path(sys.executable).with_name("interlock")))} serve --host 127.0.0.1 --port 9443 --url https://127.0.0.1:9443
 

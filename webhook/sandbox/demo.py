@@ -63,7 +63,7 @@ _GRACE_SECONDS = 1.0
 _BACKOFF_SECONDS = 10.0
 """As the first one of the real Job controller."""
 
-_TO_TRY = f"""
+_TO_TRY = f"""\
 # what there is; STATE is the last condition's type, as with
 # the real TrainJob: Suspended, though llama runs on
 kubectl get nodes,trainjobs,jobsets,jobs,pods -o wide
