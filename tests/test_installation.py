@@ -28,7 +28,8 @@ from certs.publication import authorities_in
 from tests import objects
 from tests.apiserver import ApiServer, assets_or_skip
 from tests.benches import GUARD, WEBHOOKS, Bench, Document, kustomized, until
-from tests.test_kubectl import KUBECTL, Kubectl, Ran
+from tests.conftest import KUBECTL
+from tests.test_kubectl import Kubectl, Ran
 from tests.test_serve import Served, served
 from webhook.sandbox.controllers import ApiError
 from webhook.sandbox.controllers.client import Client
