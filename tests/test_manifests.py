@@ -90,11 +90,11 @@ async def test_the_roles_hold_what_the_guard_asks_of_the_api_server_and_no_more(
 
 
 def test_the_roles_are_tested_against_every_request_the_guard_can_make() -> None:
-    needs_no_permission = {"reach"}
-    of_the_certificates = {"fetch", "create", "replace"}
+    needs_no_permission = {"reach", "preferred_version"}
+    others_ask_by_place = {"fetch", "create", "replace", "patch", "listed", "watched"}
     reads = {"pods", "jobs", "jobset", "node"}
     assert requests_of(Cluster) == (
-        needs_no_permission | reads | of_the_certificates | {"put_webhook_configuration"}
+        needs_no_permission | reads | others_ask_by_place | {"put_webhook_configuration"}
     )
     assert requests_of(ClusterCertificates) == {
         "secret",
