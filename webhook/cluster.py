@@ -291,14 +291,17 @@ class Cluster:
             raise WriteConflictedError(_reason(status, answer))
         return _document(status, answer, target, place.kind)
 
-    async def listed(self, place: Place, *, selector: str = "", at_most: int) -> AsyncGenerator[Page, None]:
+    async def listed(
+        self, place: Place, *, labels: str = "", fields: str = "", at_most: int
+    ) -> AsyncGenerator[Page, None]:
         """All objects of a collection, in pages of `at_most`; `place` has no name, and the kind of the list.
 
         Raises:
             ReadFailedError: there is no readable answer.
         """
         target = _Target(f"listing {place.what}", f"list {place.resource}")
-        query = {"limit": str(at_most)} | ({"labelSelector": selector} if selector else {})
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        query = {"limit": str(at_most)} | {name: value for name, value in selectors.items() if value}
         async for page in self._pages(place.collection, query, target, place.kind):
             yield page
 
