@@ -1,4 +1,4 @@
-"""The verbs as people and scripts run them: exit code, stdout byte for byte, and what is left in the cluster."""
+"""The verbs as people and scripts run them: exit code, stdout byte for byte, what is left in the cluster."""
 
 from __future__ import annotations
 
@@ -231,37 +231,29 @@ async def test_inspect_tells_what_the_admission_checks_of_kueue_say(sandbox: San
     assert sandbox.get("trainjobs", "llama") == trainjob
 
 
+NOT_READABLE = "remaining pods: llama-node-0-1-x on node-1 (not readable)"
+READABLE = "remaining pods: llama-node-0-1-x on node-1 (Ready=Unknown)"
+
+
 @pytest.mark.parametrize(
-    ("resource", "verb", "group", "code", "told"),
+    ("permission", "code", "told"),
     [
-        (
-            "nodes",
-            "get",
-            "",
-            0,
-            ["remaining pods: llama-node-0-1-x on node-1 (not readable)"],
-        ),
-        ("pods", "list", "", 2, ["remaining pods: cannot tell"]),
-        ("jobs", "list", "batch", 0, ["remaining pods: llama-node-0-1-x on node-1 (Ready=Unknown)"]),
-        (
-            "jobsets",
-            "get",
-            "jobset.x-k8s.io",
-            0,
-            ["remaining pods: llama-node-0-1-x on node-1 (Ready=Unknown)"],
-        ),
+        (("get", "nodes", ""), 0, NOT_READABLE),
+        (("list", "pods", ""), 2, "remaining pods: cannot tell"),
+        (("list", "jobs", "batch"), 0, READABLE),
+        (("get", "jobsets", "jobset.x-k8s.io"), 0, READABLE),
     ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else None,
 )
 async def test_inspect_without_a_permission_says_which_and_tells_the_rest(
     bench: Bench,
     waiting: dict[str, Any],
     viewer: Interlock,
-    resource: str,
-    verb: str,
-    group: str,
+    permission: tuple[str, str, str],
     code: int,
-    told: list[str],
+    told: str,
 ) -> None:
+    verb, resource, group = permission
     await bench.take_away(VIEWER, verb, resource, group)
     seen: list[Ran] = []
 
@@ -271,10 +263,10 @@ async def test_inspect_without_a_permission_says_which_and_tells_the_rest(
 
     await until(forbidden)
     lines = seen[-1].out.splitlines()
-    assert (seen[-1].code, lines[3:4]) == (code, told)
+    assert (seen[-1].code, lines[3]) == (code, told)
     scope = "" if resource == "nodes" else " in namespace default"
-    permission = f"{verb} {resource}{f'.{group}' if group else ''}{scope}"
-    assert lines[-1] == f"next: Have someone give you the permission that you lack: {permission}"
+    lacking = f"{verb} {resource}{f'.{group}' if group else ''}{scope}"
+    assert lines[-1] == f"next: Have someone give you the permission that you lack: {lacking}"
     assert f'cannot {verb} resource "{resource}"' in seen[-1].out
 
 
@@ -393,7 +385,8 @@ async def test_release_raises_a_and_un_suspends_in_one_write(
     assert again == Ran(
         4,
         "",
-        "interlock: TrainJob default/llama is not suspended: there is nothing to admit; nothing was written\n",
+        "interlock: TrainJob default/llama is not suspended: there is nothing to admit; nothing was "
+        "written\n",
     )
     assert await unchanged(bench, after)
 

@@ -140,8 +140,8 @@ TAINT = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
         (
             [on("n1", OUT_ALIVE)],
             (
-                "1 pod on n1: out of service, yet the kubelet is alive; power the machine off, or if it is well: "
-                "kubectl taint node n1 node.kubernetes.io/out-of-service-"
+                "1 pod on n1: out of service, yet the kubelet is alive; power the machine off, or if it is "
+                "well: kubectl taint node n1 node.kubernetes.io/out-of-service-"
             ),
         ),
         ([on("n1", READY, STOPPING)], "1 pod on n1: wait at most 20 s for the grace period"),
