@@ -157,8 +157,8 @@ async def test_inspect_names_what_is_not_stopped(bench: Bench, viewer: Interlock
             "pod yet"
         ),
         (
-            "next: JobSet llama: the JobSet controller is to stop it; if it does not: is it running, and does "
-            "another webhook refuse its writes?"
+            "next: JobSet llama: the JobSet controller is to stop it; if it does not: is it running, and "
+            "does another webhook refuse its writes?"
         ),
     ]
 

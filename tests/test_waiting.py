@@ -128,8 +128,8 @@ TAINT = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
         (
             [on("n1", LOST, None), on("n2", FALSE)],
             (
-                "2 pods on n1, n2: wait until they come back; or confirm that each is down (power it off), and "
-                f"then: kubectl taint node n1 n2 {TAINT}"
+                "2 pods on n1, n2: wait until they come back; or confirm that each is down (power it off), "
+                f"and then: kubectl taint node n1 n2 {TAINT}"
             ),
         ),
         ([on("n1", GONE)], "1 pod on n1: Kubernetes removes it within about a minute"),
@@ -148,8 +148,8 @@ TAINT = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
         (
             [on("n1", READY, LATE)],
             (
-                "1 pod on n1: over the grace period for 2m on a node that is Ready; a finalizer or the kubelet "
-                "holds it: kubectl -n team describe pod p-n1"
+                "1 pod on n1: over the grace period for 2m on a node that is Ready; a finalizer or the "
+                "kubelet holds it: kubectl -n team describe pod p-n1"
             ),
         ),
         ([on("n1", READY, None)], "1 pod on n1: not being deleted; its Job is to delete it"),
