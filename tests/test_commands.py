@@ -153,8 +153,8 @@ async def test_inspect_names_what_is_not_stopped(bench: Bench, viewer: Interlock
         "the previous execution is not stopped yet: JobSet llama is not suspended",
         "ceased: yes (nothing remains)",
         (
-            "warning: the previous execution is not stopped yet: JobSet llama is not suspended; it may start a "
-            "pod yet"
+            "warning: the previous execution is not stopped yet: JobSet llama is not suspended; it may start "
+            "a pod yet"
         ),
         (
             "next: JobSet llama: the JobSet controller is to stop it; if it does not: is it running, and "

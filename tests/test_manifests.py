@@ -4,6 +4,7 @@ import os
 import re
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from tests.benches import kustomized
-from webhook import __version__
+from webhook import __version__, events
 from webhook.certificates import ClusterCertificates
 from webhook.cluster import Cluster
 from webhook.registration import Service, webhook_configuration
@@ -127,7 +128,11 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
     async def answer(request: web.Request) -> web.Response:
         used.add(permission(request, confined_to=namespace))
         return web.json_response(
-            {"kind": KINDS[request.path.split("/")[-1]], "metadata": {"resourceVersion": "1"}, "items": []}
+            {
+                "kind": KINDS.get(request.path.split("/")[-1], "Event"),
+                "metadata": {"resourceVersion": "1"},
+                "items": [],
+            }
         )
 
     application = web.Application()
@@ -147,6 +152,12 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
             await certificates.update_secret(secret)
             await certificates.validating_webhook_configuration(configuration["metadata"]["name"])
             await certificates.update_validating_webhook_configuration(configuration)
+            denial = events.Denial(
+                "trainer.kubeflow.org/v1alpha1", "team", "llama", "1", "waiting", "waiting"
+            )
+            now = datetime.now(UTC)
+            await events.send(cluster, events.Counted(denial, 1, now, now))
+            await cluster.create(events.place_of(denial), {})
     return used
 
 
