@@ -21,6 +21,9 @@ from webhook.waiting import duration, since_deletion, what_ends_it
 WIDE = 80
 """From so many columns on what remains is a table; below it is a paragraph for each pod."""
 
+MOST_IN_NARROW = 4
+"""So many paragraphs fit a small window."""
+
 _TICK_SECONDS = 1.0
 
 
@@ -98,8 +101,8 @@ def _count(report: Report) -> str:
     return "1 pod remains" if count == 1 else f"{count} pods remain"
 
 
-def _rows(report: Report, now: datetime) -> Iterator[tuple[str, str, str, str, str]]:
-    for pod in report.pods[: wording.MOST_NAMED]:
+def _rows(report: Report, now: datetime, most: int) -> Iterator[tuple[str, str, str, str, str]]:
+    for pod in report.pods[:most]:
         since = since_deletion(pod, now=now)
         yield (
             pod.name,
@@ -110,8 +113,8 @@ def _rows(report: Report, now: datetime) -> Iterator[tuple[str, str, str, str, s
         )
 
 
-def _more(report: Report) -> list[Text]:
-    more = len(report.pods) - wording.MOST_NAMED
+def _more(report: Report, most: int) -> list[Text]:
+    more = len(report.pods) - most
     return [Text(f"and {more} more")] if more > 0 else []
 
 
@@ -119,16 +122,19 @@ def _wide(report: Report, now: datetime) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for head in ("POD", "NODE", "NODE STATE", "TERMINATING", "ENDS"):
         table.add_column(head, overflow="fold")
-    for row in _rows(report, now):
+    for row in _rows(report, now, wording.MOST_NAMED):
         table.add_row(*map(Text, row))
-    return Group(table, *_more(report))
+    return Group(table, *_more(report, wording.MOST_NAMED))
 
 
 def _narrow(report: Report, now: datetime) -> RenderableType:
     lines = []
-    for name, node, state, since, ends in _rows(report, now):
-        lines.append(Text(name, overflow="fold"))
-        where = f"on {node} {state}".rstrip() if node != "<none>" else "not scheduled"
-        gone = f", Terminating {since}" if since else ""
-        lines.append(Text(f"  {where}{gone}; ends: {ends}", overflow="fold"))
-    return Group(*lines, *_more(report))
+    for name, node, state, since, ends in _rows(report, now, MOST_IN_NARROW):
+        told = [
+            name,
+            f"  {node} {state}".rstrip(),
+            f"  Terminating {since}" if since else "",
+            f"  ends: {ends}",
+        ]
+        lines += [Text(line, overflow="fold") for line in told if line]
+    return Group(*lines, *_more(report, MOST_IN_NARROW))
