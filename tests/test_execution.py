@@ -17,7 +17,7 @@ from tests.benches import GUARD, Bench
 from tests.conftest import guard_against
 from tests.scripted import ScriptedApiServer, answer, hang, refusal
 from webhook import execution, question, wording
-from webhook.cluster import Cluster, ReadFailedError
+from webhook.cluster import Cluster, ReadFailedError, WriteConflictedError
 from webhook.report import State
 from webhook.sandbox import Sandbox
 from webhook.sandbox.controllers.kinds import PODS, TRAINJOBS
@@ -174,6 +174,42 @@ async def test_an_answer_that_does_not_come_in_time_leaves_the_outcome_unknown(
     trainjobs = TrainJobs.__new__(TrainJobs)
     with pytest.raises(execution.OutcomeUnknown, match="interlock -n default inspect llama"):
         await execution._write(trainjobs, "default", "llama", {}, deadline=deadline)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (None, 2),
+        (WriteConflictedError("changed"), asyncio.CancelledError),
+        (ReadFailedError(Failure("replacing", "reset", "do")), execution.OutcomeUnknown),
+    ],
+    ids=["made", "conflict", "lost"],
+)
+async def test_a_write_that_has_begun_is_not_cancelled(
+    sandbox: Sandbox,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: Exception | None,
+    told: int | type[BaseException],
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def write(*_: Any) -> None:
+        begun.set()
+        await go_on.wait()
+        if outcome is not None:
+            raise outcome
+
+    monkeypatch.setattr(TrainJobs, "replace", write)
+    sandbox.put(objects.trainjob(namespace="default", annotations=objects.a(1)))
+    sandbox.write_kubeconfig(tmp_path / "admin")
+    async with Cluster.connect(kubeconfig=str(tmp_path / "admin")) as cluster:
+        releasing = asyncio.create_task(execution.release(cluster, "default", "llama"))
+        await begun.wait()
+        releasing.cancel()
+        asyncio.get_running_loop().call_soon(go_on.set)
+        (ended,) = await asyncio.gather(releasing, return_exceptions=True)
+    assert ended == told if isinstance(told, int) else type(ended) is told
 
 
 @pytest.fixture

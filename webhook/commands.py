@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn
 
 import orjson
 import typer
@@ -320,30 +320,10 @@ class _Waiting:
         if suspended and not isinstance(report.verdict, Clear):
             return None
         try:
-            return await _finished(
-                execution.release(self._cluster, self._namespace, self._name, a_key=self._a_key)
-            )
+            return await execution.release(self._cluster, self._namespace, self._name, a_key=self._a_key)
         except (execution.Unreachable, execution.Conflict) as error:
             self.sentence = str(error)
             return None
-
-
-_Result = TypeVar("_Result")
-
-
-async def _finished(work: Awaitable[_Result]) -> _Result:
-    """The result of a write that is not abandoned half way: one interrupted is made, and told as made.
-
-    What is cancelled and then fails is cancelled.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        if task.cancelled() or isinstance(task.exception(), execution.Unreachable):
-            raise
-        return task.result()
 
 
 def _told(name: str, done: str, a: int) -> ExitCode:

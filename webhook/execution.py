@@ -113,7 +113,8 @@ async def release(
     """Let the next execution of a suspended TrainJob start, and return its A.
 
     Reads the TrainJob, asks whether anything of it remains, and if nothing does raises A and un-suspends in
-    one write that the API server takes only if nobody changed the TrainJob since it was read.
+    one write that the API server takes only if nobody changed the TrainJob since it was read. One that is
+    cancelled has written nothing; during the write itself it is no longer cancelled, but returns or raises.
 
     Raises:
         NotFound: there is no such TrainJob.
@@ -258,7 +259,7 @@ async def _admit(
         "metadata": {**metadata, "annotations": annotations},
         "spec": {**document["spec"], "suspend": False},
     }
-    await _write(trainjobs, namespace, name, admitted, deadline=deadline)
+    await _finished(_write(trainjobs, namespace, name, admitted, deadline=deadline))
     return a
 
 
@@ -308,6 +309,21 @@ async def _write(
         raise OutcomeUnknown(_lost(namespace, name, "no answer in time")) from error
     except ReadFailedError as error:
         raise _write_failed(namespace, name, error) from error
+
+
+async def _finished(write: Awaitable[None]) -> None:
+    """Make a write that is not abandoned half way: who cancels it still learns that it was made.
+
+    One that is cancelled and then fails is cancelled: nothing was written.
+    """
+    task = asyncio.ensure_future(write)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if task.cancelled() or not isinstance(task.exception(), OutcomeUnknown | None):
+            raise
+        task.result()
 
 
 def _write_failed(namespace: str, name: str, error: ReadFailedError) -> ExecutionError:
