@@ -438,6 +438,32 @@ async def test_release_of_what_is_finished_or_absent(bench: Bench, operator: Int
 CONDITION = {"reason": "x", "message": "x", "lastTransitionTime": "2026-01-05T10:00:00Z"}
 
 
+@pytest.mark.parametrize(
+    "permission",
+    [("list", "pods", ""), ("list", "jobs", "batch"), ("get", "jobsets", "jobset.x-k8s.io")],
+    ids=lambda permission: permission[1],
+)
+async def test_release_without_a_permission_says_which_and_writes_nothing(
+    bench: Bench, operator: Interlock, permission: tuple[str, str, str]
+) -> None:
+    verb, resource, group = permission
+    before = await create_trainjob(bench, suspend=True)
+    await bench.take_away(VIEWER, verb, resource, group)
+
+    async def forbidden() -> bool:
+        return (await operator("inspect", "llama")).code == 2
+
+    await until(forbidden)
+    ran = await operator("release", "llama")
+    lacking = f"{verb} {resource}{f'.{group}' if group else ''} in namespace default"
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("interlock: could not verify that no pod of the previous execution remains (")
+    assert ran.err.endswith(
+        f"; nothing was admitted. Have someone give you the permission that you lack: {lacking}\n"
+    )
+    assert await unchanged(bench, before)
+
+
 async def test_a_viewer_cannot_release(bench: Bench, viewer: Interlock) -> None:
     before = await create_trainjob(bench)
     if not bench.is_real:

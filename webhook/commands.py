@@ -26,7 +26,7 @@ from webhook.server import parse_duration
 from webhook.settings import Settings
 from webhook.trainjob import GROUP, RESOURCE, is_object_name
 from webhook.trainjobs import TrainJobs
-from webhook.verdict import Clear
+from webhook.verdict import Clear, Unknown
 
 COMPLETION_SECONDS = 3.0
 """A shell that waits for names longer than this is worse than one without."""
@@ -163,8 +163,7 @@ def inspect(
             print(*report.lines(now=now), sep="\n")  # noqa: T201
         else:
             _print_document(report.document(now=now), output)
-        unknown = report.document(now=now)["clear"] is None
-        return ExitCode.CANNOT_TELL if unknown else ExitCode.DONE
+        return ExitCode.CANNOT_TELL if isinstance(report.verdict, Unknown) else ExitCode.DONE
 
     _run(target, told)
 

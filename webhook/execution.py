@@ -444,7 +444,7 @@ async def _find(trainjobs: TrainJobs, namespace: str | None, a_key: str) -> list
             async for item in pods:
                 for pod in read_remaining_pods([item]):
                     metadata = item["metadata"]
-                    remaining.take(metadata["namespace"], metadata.get("labels") or {}, pod)
+                    remaining.take(metadata.get("namespace", ""), metadata.get("labels") or {}, pod)
     found = []
     async with aclosing(trainjobs.every(namespace)) as documents:
         async for document in documents:
