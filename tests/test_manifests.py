@@ -4,6 +4,7 @@ import os
 import re
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from tests.benches import kustomized
-from webhook import __version__
+from webhook import __version__, events
 from webhook.certificates import ClusterCertificates
 from webhook.cluster import Cluster
 from webhook.registration import Service, webhook_configuration
@@ -90,11 +91,11 @@ async def test_the_roles_hold_what_the_guard_asks_of_the_api_server_and_no_more(
 
 
 def test_the_roles_are_tested_against_every_request_the_guard_can_make() -> None:
-    needs_no_permission = {"reach"}
-    of_the_certificates = {"fetch", "create", "replace"}
+    needs_no_permission = {"reach", "preferred_version"}
+    others_ask_by_place = {"fetch", "create", "replace", "patch", "listed", "watched"}
     reads = {"pods", "jobs", "jobset", "node"}
     assert requests_of(Cluster) == (
-        needs_no_permission | reads | of_the_certificates | {"put_webhook_configuration"}
+        needs_no_permission | reads | others_ask_by_place | {"put_webhook_configuration"}
     )
     assert requests_of(ClusterCertificates) == {
         "secret",
@@ -127,7 +128,11 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
     async def answer(request: web.Request) -> web.Response:
         used.add(permission(request, confined_to=namespace))
         return web.json_response(
-            {"kind": KINDS[request.path.split("/")[-1]], "metadata": {"resourceVersion": "1"}, "items": []}
+            {
+                "kind": KINDS.get(request.path.split("/")[-1], "Event"),
+                "metadata": {"resourceVersion": "1"},
+                "items": [],
+            }
         )
 
     application = web.Application()
@@ -147,6 +152,12 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
             await certificates.update_secret(secret)
             await certificates.validating_webhook_configuration(configuration["metadata"]["name"])
             await certificates.update_validating_webhook_configuration(configuration)
+            denial = events.Denial(
+                "trainer.kubeflow.org/v1alpha1", "team", "llama", "1", "waiting", "waiting"
+            )
+            now = datetime.now(UTC)
+            await events.send(cluster, events.Counted(denial, 1, now, now))
+            await cluster.create(events.place_of(denial), {})
     return used
 
 
