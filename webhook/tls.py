@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from urllib.parse import urlsplit
 
 import structlog
@@ -15,6 +16,7 @@ import structlog
 from certs.authority import ServingCertificate, is_address, new_authority
 from certs.keeper import CertificateKeeper
 from certs.rotation import Terms
+from webhook.certificate_files import followed
 from webhook.certificates import ClusterCertificates
 from webhook.cluster import Cluster
 from webhook.registration import WEBHOOK_NAME
@@ -53,7 +55,11 @@ async def tls(settings: Settings, cluster: Cluster) -> AsyncIterator[Tls]:
         context = _context(certificate, settings)
         _require_client_certificates(context, settings)
         _log.info("serving certificate in use", expires=str(certificate.not_after))
-        yield Tls(context, has_certificate, may_publish, certificate.authority_pem)
+        async with AsyncExitStack() as stack:
+            if settings.tls_cert_file is not None:
+                read = partial(serving_certificate, settings)
+                await stack.enter_async_context(followed(read, certificate, context))
+            yield Tls(context, has_certificate, may_publish, certificate.authority_pem)
         return
     if settings.url is not None or settings.tls_cert_file is not None:
         raise ValueError("certificate_secret goes neither with url nor with tls_cert_file")
