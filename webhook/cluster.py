@@ -426,6 +426,9 @@ class Cluster:
         else:
             found = _document(status, body, target, "ValidatingWebhookConfiguration")
             target = _Target(f"replacing ValidatingWebhookConfiguration {name}", f"update {kind}")
+            if any("service" in webhook.get("clientConfig", {}) for webhook in found.get("webhooks") or ()):
+                why = "it calls a guard inside the cluster, which would no longer be asked"
+                raise _failed(target, why, "Name another with INTERLOCK_WEBHOOK_CONFIGURATION")
             # What people and tools wrote beside the webhooks is theirs.
             labels = {**(found["metadata"].get("labels") or {}), **configuration["metadata"]["labels"]}
             metadata = {**found["metadata"], "labels": labels}

@@ -22,6 +22,15 @@ from webhook.cluster import Cluster
 from webhook.registration import WEBHOOK_NAME
 from webhook.settings import Settings
 
+_NEEDS_ATTENTION = frozenset(
+    {
+        "certificates not kept",
+        "certificate keeper failed",
+        "certificate Secret damaged",
+        "webhook configuration absent, waiting for it",
+    }
+)
+
 _log = structlog.get_logger()
 
 
@@ -56,7 +65,8 @@ async def tls(settings: Settings, cluster: Cluster) -> AsyncIterator[Tls]:
         _require_client_certificates(context, settings)
         _log.info("serving certificate in use", expires=str(certificate.not_after))
         async with AsyncExitStack() as stack:
-            if settings.tls_cert_file is not None:
+            # What --url registered stays until the next start, and so must what it vouches for.
+            if settings.tls_cert_file is not None and settings.url is None:
                 read = partial(serving_certificate, settings)
                 await stack.enter_async_context(followed(read, certificate, context))
             yield Tls(context, has_certificate, may_publish, certificate.authority_pem)
@@ -81,12 +91,17 @@ async def tls(settings: Settings, cluster: Cluster) -> AsyncIterator[Tls]:
             serving_lifetime=timedelta(seconds=settings.serving_lifetime_seconds),
             propagation=timedelta(seconds=settings.propagation_seconds),
         ),
-        tell=_log.info,
+        tell=_tell,
         ready_to_answer=may_publish,
     )
     _require_client_certificates(keeper.context, settings)
     async with keeper:
         yield Tls(keeper.context, keeper.has_certificate, may_publish, b"")
+
+
+def _tell(event: str, **facts: object) -> None:
+    log = _log.warning if event in _NEEDS_ATTENTION else _log.info
+    log(event, **facts)
 
 
 def serving_certificate(settings: Settings) -> ServingCertificate:
