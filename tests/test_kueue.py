@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from tests import objects
-from tests.benches import CLUSTER_ROLES, Bench
+from tests.benches import CLUSTER_ROLES, EVENTS, Bench, until
 from tests.kueue_objects import CHECK, admission_check, check_state, conditions, owned_by, workload
+from webhook import events
 from webhook.admission_check import Controller, Pace
 from webhook.cluster import Cluster
 from webhook.sandbox import Sandbox
@@ -43,8 +44,11 @@ async def checking(
     kubeconfig: Path, *, pace: Pace = QUICK, raise_a: bool = True
 ) -> AsyncIterator[Controller]:
     """The admission check's controller, at work on the API server of `kubeconfig`."""
-    async with Cluster.connect(kubeconfig=str(kubeconfig)) as cluster:
-        controller = Controller(cluster, a_key=DEFAULT_A_KEY, raise_a=raise_a, pace=pace)
+    async with (
+        Cluster.connect(kubeconfig=str(kubeconfig)) as cluster,
+        events.recording(cluster, batch_seconds=0.05) as record,
+    ):
+        controller = Controller(cluster, a_key=DEFAULT_A_KEY, raise_a=raise_a, pace=pace, record=record)
         running = asyncio.ensure_future(controller.run())
         try:
             yield controller
@@ -199,6 +203,21 @@ async def test_the_message_names_what_remains_and_follows_it_until_ready(
     ready = await until_check(bench, is_ready, seconds=2)
     assert ready["podSetUpdates"] == [{"name": "node", "annotations": {DEFAULT_A_KEY: "1"}}]
     assert await a_of(bench) == "1"
+
+
+async def test_each_message_is_one_event_on_the_trainjob(bench: Bench, check: Controller) -> None:
+    await pod(bench, "p-1")
+    await trainjob_and_workload(bench)
+    sentence = "waiting for pods of the previous execution to go: p-1 (not scheduled)"
+    await until_check(bench, says(sentence))
+    owner = (await bench.get(WORKLOADS, NAME))["metadata"]["ownerReferences"][0]["name"]
+
+    async def told() -> bool:
+        found = (await bench.admin.list_all(EVENTS, "default")).items
+        told = [(event["involvedObject"]["name"], event["message"]) for event in found]
+        return told.count((owner, sentence)) == 1
+
+    await until(told)
 
 
 async def test_a_jobset_that_is_not_stopped_is_waited_for_too(bench: Bench, check: Controller) -> None:

@@ -75,6 +75,7 @@ async def test_the_roles_hold_what_the_check_asks_of_the_api_server_and_no_more(
         evict(sandbox)
         reserve(sandbox)
         await reached(lambda: "p-1" in check_of(sandbox)["message"])
+        await reached(lambda: bool(sandbox.list("events")))
         watched = {"pods", "jobs", "jobsets", "trainjobs", "workloads", "admissionchecks"}
         await reached(lambda: watched <= {one.resource for one in sandbox.requests if one.verb == "watch"})
     used = {

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import structlog
 
-from webhook import trainjob, wording, workload
+from webhook import events, trainjob, wording, workload
 from webhook.agenda import Agenda, Waiting
 from webhook.cluster import JOBSET_GROUP, JOBSET_VERSION, Call, Cluster, ReadFailedError, RefusedError
 from webhook.following import Changed, Event, Followed, Listed, NotServedError, follow
@@ -38,7 +38,8 @@ from webhook.trainjob import (
 from webhook.verdict import Clear, Unknown, UnreadableAnswerError
 from webhook.workload import AdmissionCheck, Clears, Finding, Key, Waits, Workload
 
-_TRAINER = f"/apis/{trainjob.GROUP}/v1alpha1"
+_TRAINER_VERSION = "v1alpha1"
+_TRAINER = f"/apis/{trainjob.GROUP}/{_TRAINER_VERSION}"
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 
@@ -85,6 +86,7 @@ class Controller:
     a_key: str
     raise_a: bool = True
     pace: Pace = field(default_factory=Pace)
+    record: events.Record = events.no_record
     counts: Counts = field(default_factory=Counts)
     waiting: Waiting = field(default_factory=Waiting)
 
@@ -304,12 +306,26 @@ class _Session:
                 message=finding.message,
             )
             self._pauses.pop(key, None)
+            self._record(one, finding)
             self._take(workload.read_workload(written), is_news=False)
         failed = isinstance(finding, Waits) and finding.fails
         pause = self._pauses.get(key, self._pace.retry if failed else self._pace.shortest)
         self._pauses[key] = min(2 * pause, self._pace.longest)
         # Many that began to wait together must not be looked at together ever after.
         return pause * random.uniform(0.7, 1)  # noqa: S311
+
+    def _record(self, one: Workload, finding: Finding) -> None:
+        """Leave an event on the TrainJob that waits, as the guard does: one for each message."""
+        if isinstance(finding, Waits) and one.owner is not None:
+            denial = events.Denial(
+                api_version=f"{trainjob.GROUP}/{_TRAINER_VERSION}",
+                namespace=one.namespace,
+                name=one.owner.name,
+                uid=one.owner.uid,
+                message=finding.message,
+                distinct=finding.message,
+            )
+            self._controller.record(denial)
 
     async def _refreshed(self, key: Key) -> float:
         """Read a Workload that the watch may be late to tell of; return when to look at it again."""

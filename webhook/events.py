@@ -174,6 +174,10 @@ Record = Callable[[Denial], None]
 """Takes note of a denial, at once."""
 
 
+def no_record(_: Denial) -> None:
+    """Record nothing."""
+
+
 @asynccontextmanager
 async def recording(cluster: Cluster, *, batch_seconds: float = BATCH_SECONDS) -> AsyncIterator[Record]:
     """Send events for the denials that are recorded; what waits at the end is sent, within `LAST_SECONDS`."""

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import structlog
 from aiohttp import web
 
-from webhook import __version__
+from webhook import __version__, events
 from webhook.admission_check import Controller
 from webhook.cluster import Cluster, ReadFailedError
 from webhook.leadership import Leadership, identity
@@ -38,8 +38,9 @@ async def serve(settings: KueueSettings) -> None:
     async with (
         Cluster.connect(kubeconfig=settings.kubeconfig, context=settings.context) as cluster,
         _probes(settings, cluster),
+        events.recording(cluster) as record,
     ):
-        controller = Controller(cluster, a_key=settings.a_key, raise_a=settings.raise_a)
+        controller = Controller(cluster, a_key=settings.a_key, raise_a=settings.raise_a, record=record)
         candidate = Leadership(cluster, settings.lease_namespace, settings.lease_name, me=identity())
         leading = asyncio.ensure_future(candidate.lead(controller.run))
         stop = asyncio.ensure_future(stopping.wait())

@@ -115,12 +115,8 @@ HEARD = web.AppKey("HEARD", Heard)
 RECORD: web.AppKey[events.Record] = web.AppKey("RECORD")
 
 
-def _no_record(_: events.Denial) -> None:
-    """For an application without a cluster to send events to."""
-
-
 def create_app(
-    ask_cluster: guard.Ask, settings: Settings, lifecycle: Lifecycle, record: events.Record = _no_record
+    ask_cluster: guard.Ask, settings: Settings, lifecycle: Lifecycle, record: events.Record = events.no_record
 ) -> web.Application:
     """The application: `/validate`, `/healthz` and `/readyz`."""
     app = web.Application(middlewares=[_note_that_a_connection_speaks])
