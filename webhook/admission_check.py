@@ -22,6 +22,7 @@ from urllib.parse import quote
 import structlog
 
 from webhook import trainjob, wording, workload
+from webhook.agenda import Agenda, Waiting
 from webhook.cluster import JOBSET_GROUP, JOBSET_VERSION, Call, Cluster, ReadFailedError, RefusedError
 from webhook.following import Changed, Event, Followed, Listed, NotServedError, follow
 from webhook.question import JOBSET_NAME_LABEL, Subject, ask
@@ -35,7 +36,6 @@ from webhook.trainjob import (
     read_trainjob,
 )
 from webhook.verdict import Clear, Unknown, UnreadableAnswerError
-from webhook.waiting import Agenda, Waiting
 from webhook.workload import AdmissionCheck, Clears, Finding, Key, Waits, Workload
 
 _TRAINER = f"/apis/{trainjob.GROUP}/v1alpha1"

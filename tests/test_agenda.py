@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.kueue_objects import workload
+from webhook.agenda import Agenda, Waiting
 from webhook.trainjob import Execution
-from webhook.waiting import Agenda, Waiting
 from webhook.workload import Workload, read_workload
 
 ONE, TWO, THREE = ("n", "one"), ("n", "two"), ("n", "three")
