@@ -20,7 +20,9 @@ LABEL org.opencontainers.image.title="trainjob-interlock" \
       org.opencontainers.image.revision="${REVISION}"
 RUN pip uninstall --yes --root-user-action=ignore pip
 COPY --from=build /opt/interlock /opt/interlock
-ENV PATH=/opt/interlock/bin:$PATH \
+# A user without a name has no home, and the Kubernetes client fails to start without one.
+ENV HOME=/ \
+    PATH=/opt/interlock/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 # A number, so that runAsNonRoot can be checked; any other works as well: nothing is written, nothing is owned.

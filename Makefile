@@ -2,10 +2,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 KEEP ?=
+KUBECTL ?= kubectl
+IMAGE ?=
+OVERLAY ?= base
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint format sandbox envtest clean lock
+.PHONY: demo test lint format sandbox envtest deploy undeploy clean lock
 
 demo: $(INSTALLED)  ## The story, in the terminal; KEEP=1 leaves it running to play with.
 	$(BIN)/python -m webhook.sandbox.demo $(if $(KEEP),--keep)
@@ -28,6 +31,16 @@ sandbox: $(INSTALLED)  ## Only the in-memory API server; prints its kubeconfig.
 
 envtest:  ## A real kube-apiserver to test on: prints the folder to name in KUBEBUILDER_ASSETS.
 	@tests/envtest.sh
+
+deploy:  ## Install or upgrade: IMAGE=registry/name:tag; OVERLAY=cert-manager for certificates by cert-manager.
+	@test -n '$(IMAGE)' || { echo 'Name an image that the cluster can pull: make deploy IMAGE=registry.example.com/trainjob-interlock:TAG'; exit 1; }
+	$(KUBECTL) kustomize manifests/$(OVERLAY) | sed 's|image: trainjob-interlock:.*|image: $(IMAGE)|' | $(KUBECTL) apply -f -
+	$(KUBECTL) --namespace trainjob-interlock rollout status deployment/trainjob-interlock --timeout=5m
+
+# First what makes the API server depend on the guard. Whatever an overlay adds is in the namespace and goes with it.
+undeploy:  ## Uninstall, whichever the overlay.
+	$(KUBECTL) delete --ignore-not-found validatingwebhookconfiguration trainjob-interlock
+	$(KUBECTL) kustomize manifests/base | $(KUBECTL) delete --ignore-not-found -f -
 
 lock: $(INSTALLED)  ## Writes constraints.txt from what is installed and tested.
 	$(BIN)/pip freeze --exclude-editable | grep -v '^pip==' > constraints.txt

@@ -7,12 +7,16 @@ reached over the API alone, so that a test cannot tell them apart unless it asks
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.apiserver import ApiServer
@@ -65,6 +69,8 @@ CLEARED = (
 GUARD = "system:serviceaccount:trainjob-interlock:trainjob-interlock"
 ROLE = "trainjob-interlock"
 ACCESS = Path(__file__).parent.parent / "manifests" / "base" / "access.yaml"
+PEOPLE = Path(__file__).parent.parent / "manifests" / "people" / "access.yaml"
+_RBAC = {"apiGroup": "rbac.authorization.k8s.io"}
 
 FOREVER_SECONDS = 3600
 
@@ -182,19 +188,49 @@ class Bench:
                         raise
                     await self.patch(kind, document["metadata"]["name"], document)
 
+    async def permit(self, user: str, *roles: str) -> None:
+        """Give a user roles that people are given (`manifests/people`). The sandbox forbids nothing."""
+        if not self.is_real:
+            return
+        documents = [
+            one for one in yaml.safe_load_all(PEOPLE.read_text()) if one["metadata"]["name"] in roles
+        ]
+        for role in list(documents):
+            name = role["metadata"]["name"]
+            documents.append(
+                {
+                    "apiVersion": "rbac.authorization.k8s.io/v1",
+                    "kind": "ClusterRoleBinding",
+                    "metadata": {"name": f"{name}-{user}"},
+                    "roleRef": {**_RBAC, "kind": "ClusterRole", "name": name},
+                    "subjects": [{**_RBAC, "kind": "User", "name": user}],
+                }
+            )
+        for document in documents:
+            try:
+                await self.create(document)
+            except ApiError as error:
+                if error.code != HTTPStatus.CONFLICT:
+                    raise
+                await self.patch(KINDS[document["kind"]], document["metadata"]["name"], document)
+
     async def take_from_the_guard(self, verb: str, resource: str, group: str = "") -> None:
         """Forbid the guard one thing: without its rule in the role, or as the sandbox forbids."""
+        await self.take_away(ROLE, verb, resource, group)
+
+    async def take_away(self, role_name: str, verb: str, resource: str, group: str = "") -> None:
+        """Take one thing away from a role: without its rule there, or as the sandbox forbids, from all."""
         if isinstance(self.server, Sandbox):
             self.server.forbid(verb, resource, group)
             return
-        role = await self.get(CLUSTER_ROLES, ROLE)
+        role = await self.get(CLUSTER_ROLES, role_name)
         left = [
             rule
             for rule in role["rules"]
-            if (rule["verbs"], rule["resources"], rule["apiGroups"]) != ([verb], [resource], [group])
+            if verb not in rule["verbs"] or (rule["resources"], rule["apiGroups"]) != ([resource], [group])
         ]
         assert len(left) == len(role["rules"]) - 1
-        await self.patch(CLUSTER_ROLES, ROLE, {"rules": left})
+        await self.patch(CLUSTER_ROLES, role_name, {"rules": left})
 
     async def stop(self) -> None:
         """Kill the API server; what it stored stays."""
@@ -215,6 +251,19 @@ class Bench:
             for item in (await self.admin.list_all(kind)).items:
                 metadata = item["metadata"]
                 await self.remove(kind, metadata["name"], metadata.get("namespace", ""))
+
+
+async def kustomized(directory: Path) -> list[Document]:
+    """What `kubectl kustomize` makes of a folder; skips the test where there is no kubectl."""
+    kubectl = os.environ.get("KUBECTL") or shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not on PATH; https://kubernetes.io/docs/tasks/tools says how to install it")
+    process = await asyncio.create_subprocess_exec(
+        kubectl, "kustomize", str(directory), stdout=PIPE, stderr=PIPE
+    )
+    built, complaints = await process.communicate()
+    assert process.returncode == 0, complaints.decode()
+    return list(yaml.safe_load_all(built))
 
 
 async def until(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import shutil
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,14 +25,22 @@ from webhook.sandbox.controllers.client import Client
 from webhook.server import Lifecycle, listening
 from webhook.settings import Settings
 
+KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
+
+
+ON_A_REAL_APISERVER = frozenset({"apiserver", "installation"})
+"""The fixtures that start one."""
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    # From here, and not from a fixture, all skips have one place, and pytest tells them in one line.
-    parameters = (
-        item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    )
-    if parameters.get("real_server") == "apiserver" or "apiserver" in getattr(item, "fixturenames", ()):
+    # Skipped here, and not in a fixture, they all have one place, and pytest tells them in one line.
+    if not isinstance(item, pytest.Function):
+        return
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    if parameters.get("real_server") == "apiserver" or not ON_A_REAL_APISERVER.isdisjoint(item.fixturenames):
         assets_or_skip()
+    if "kubectl" in item.fixturenames and KUBECTL is None:
+        pytest.skip("kubectl is not on PATH: install it, or name one in KUBECTL")
 
 
 @dataclass(frozen=True)

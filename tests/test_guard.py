@@ -398,3 +398,32 @@ async def test_a_trainjob_that_is_passed_off_as_a_pod_is_guarded() -> None:
         "resource": {"group": "", "version": "v1", "resource": "pods"},
     }
     assert not response(await answered(document, Oracle(REMAINING)))["allowed"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "distinct"),
+    [
+        (REMAINING, "waiting for pods of the previous execution to go: llama-node-0-0-x7k2p on gpu-1"),
+        (NOT_STOPPED, "the previous execution is not stopped yet: Job llama-node-0 is not suspended"),
+        (CHECK_FAILED, "CheckFailed: listing the pods"),
+        (Clear(), ""),
+    ],
+    ids=["PodsRemain", "ExecutionNotStopped", "CheckFailed", "Clear"],
+)
+async def test_an_event_is_due_for_a_denial_by_the_cluster_and_one_for_each_distinct_reason(
+    verdict: Verdict, distinct: str
+) -> None:
+    assert (await answered(UN_SUSPENDING, Oracle(verdict))).distinct == distinct
+
+
+async def test_no_event_is_due_for_a_bad_request_or_for_what_admits_nothing() -> None:
+    for new in (trainjob(annotations=a("two")), trainjob(labels={"team": "x"})):
+        assert (await answered(review(new, old=trainjob()), not_to_be_asked)).distinct == ""
+
+
+def test_a_question_names_the_trainjob_as_it_is_stored() -> None:
+    old = trainjob(metadata={"uid": "stored"})
+    request = read_request(orjson.dumps(review(trainjob(suspend=False), old=old)))
+    question = weigh(request, a_key=DEFAULT_A_KEY)
+    assert isinstance(question, Question)
+    assert (question.api_version, question.trainjob_uid) == ("trainer.kubeflow.org/v1alpha1", "stored")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -19,15 +18,9 @@ import yaml
 from certs.authority import new_authority
 from tests import objects
 from tests.benches import GUARD, Bench, until
-from tests.conftest import guard_against
+from tests.conftest import KUBECTL, guard_against
 from webhook.sandbox.controllers.kinds import PODS, TRAINJOBS
 from webhook.trainjob import DEFAULT_A_KEY
-
-KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
-
-pytestmark = pytest.mark.skipif(
-    KUBECTL is None, reason="kubectl is not on PATH: install it, or name one in KUBECTL"
-)
 
 REFUSED = (
     'admission webhook "readmission.interlock.dispatch.phpboyscout.uk" denied the request: '

@@ -1,25 +1,46 @@
 import asyncio
 import inspect
-import shutil
+import os
+import re
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from webhook import __version__
+from tests.benches import kustomized
+from webhook import __version__, events
+from webhook.certificates import ClusterCertificates
 from webhook.cluster import Cluster
 from webhook.registration import Service, webhook_configuration
 from webhook.settings import Settings
 from webhook.trainjob import DEFAULT_A_KEY
 
-BASE = Path(__file__).parent.parent / "manifests" / "base"
+REPOSITORY = Path(__file__).parent.parent
+BASE = REPOSITORY / "manifests" / "base"
+README = REPOSITORY / "README.md"
+OVERLAYS = ("base", "cert-manager")
 
-Permission = tuple[str, str, str, str | None]
-"""API group, resource, verb, and the only object it is for."""
+OLDEST, NEWEST = 29, 37
+"""The minor versions of Kubernetes that the manifests are for, as far as there are schemas to check with."""
+
+CLUSTER_WIDE = {
+    "Namespace",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "FlowSchema",
+    "PriorityClass",
+    "ValidatingWebhookConfiguration",
+}
+
+Permission = tuple[str | None, str, str, str, str | None]
+"""The namespace it is confined to, API group, resource, verb, and the only object it is for."""
 
 
 def documents() -> Iterator[dict[str, Any]]:
@@ -27,8 +48,12 @@ def documents() -> Iterator[dict[str, Any]]:
         yield from yaml.safe_load_all((BASE / name).read_text())
 
 
-def manifest(kind: str) -> dict[str, Any]:
-    (found,) = (document for document in documents() if document["kind"] == kind)
+def manifest(kind: str, name: str = "trainjob-interlock") -> dict[str, Any]:
+    (found,) = (
+        document
+        for document in documents()
+        if (document["kind"], document["metadata"]["name"]) == (kind, name)
+    )
     return found
 
 
@@ -51,10 +76,12 @@ def test_the_webhook_configuration_is_the_one_the_guard_registers() -> None:
     )
 
 
-async def test_the_role_holds_what_the_guard_asks_of_the_api_server_and_no_more(tmp_path: Path) -> None:
+async def test_the_roles_hold_what_the_guard_asks_of_the_api_server_and_no_more(tmp_path: Path) -> None:
     granted = {
-        (group, resource, verb, name)
-        for rule in manifest("ClusterRole")["rules"]
+        (role["metadata"].get("namespace"), group, resource, verb, name)
+        for role in documents()
+        if role["kind"] in ("ClusterRole", "Role")
+        for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -63,26 +90,49 @@ async def test_the_role_holds_what_the_guard_asks_of_the_api_server_and_no_more(
     assert granted == await permissions_used(tmp_path)
 
 
-def test_the_role_is_tested_against_every_request_the_guard_can_make() -> None:
-    requests = {
+def test_the_roles_are_tested_against_every_request_the_guard_can_make() -> None:
+    needs_no_permission = {"reach", "preferred_version"}
+    others_ask_by_place = {"fetch", "create", "replace", "patch", "listed", "watched", "call", "watch"}
+    reads = {"pods", "jobs", "jobset", "node"}
+    assert requests_of(Cluster) == (
+        needs_no_permission | reads | others_ask_by_place | {"put_webhook_configuration"}
+    )
+    assert requests_of(ClusterCertificates) == {
+        "secret",
+        "create_secret",
+        "update_secret",
+        "validating_webhook_configuration",
+        "update_validating_webhook_configuration",
+    }
+
+
+def requests_of(client: type) -> set[str]:
+    return {
         name
-        for name, member in vars(Cluster).items()
+        for name, member in vars(client).items()
         if (inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)) and name[0] != "_"
     }
-    needs_no_permission = {"reach"}
-    of_the_keeper, of_the_check = {"fetch", "create", "replace"}, {"call", "watch"}
-    of_the_guard = requests - needs_no_permission - of_the_keeper - of_the_check
-    assert of_the_guard == {"pods", "jobs", "jobset", "node", "put_webhook_configuration"}
 
 
 async def permissions_used(tmp_path: Path) -> set[Permission]:
-    """What it takes to do all that `Cluster` can do, seen by an API server that lacks nothing."""
+    """What it takes to do all that `Cluster` can do, seen by an API server that lacks nothing.
+
+    Registering a webhook configuration is for guards outside the cluster, which have no ServiceAccount: but
+    what replaces it is what the keeper of the certificate does, too.
+    """
     used: set[Permission] = set()
+    namespace, name = environment()["INTERLOCK_CERTIFICATE_SECRET"].split("/")
+    secret = {"metadata": {"namespace": namespace, "name": name}}
+    configuration = manifest("ValidatingWebhookConfiguration")
 
     async def answer(request: web.Request) -> web.Response:
-        used.add(permission(request))
+        used.add(permission(request, confined_to=namespace))
         return web.json_response(
-            {"kind": KINDS[request.path.split("/")[-1]], "metadata": {"resourceVersion": "1"}, "items": []}
+            {
+                "kind": KINDS.get(request.path.split("/")[-1], "Event"),
+                "metadata": {"resourceVersion": "1"},
+                "items": [],
+            }
         )
 
     application = web.Application()
@@ -95,7 +145,19 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
             assert [page async for page in cluster.jobs("team", selector="a=b", at_most=50)]
             await cluster.jobset("team", "a-jobset")
             await cluster.node("a-node")
-            await cluster.put_webhook_configuration(manifest("ValidatingWebhookConfiguration"))
+            await cluster.put_webhook_configuration(configuration)
+            certificates = ClusterCertificates(cluster)
+            await certificates.secret(namespace, name)
+            await certificates.create_secret(secret)
+            await certificates.update_secret(secret)
+            await certificates.validating_webhook_configuration(configuration["metadata"]["name"])
+            await certificates.update_validating_webhook_configuration(configuration)
+            denial = events.Denial(
+                "trainer.kubeflow.org/v1alpha1", "team", "llama", "1", "waiting", "waiting"
+            )
+            now = datetime.now(UTC)
+            await events.send(cluster, events.Counted(denial, 1, now, now))
+            await cluster.create(events.place_of(denial), {})
     return used
 
 
@@ -105,19 +167,23 @@ KINDS = {
     "a-jobset": "JobSet",
     "a-node": "Node",
     "trainjob-interlock": "ValidatingWebhookConfiguration",
+    "trainjob-interlock-certificate": "Secret",
+    "secrets": "Secret",
 }
 
 
-def permission(request: web.Request) -> Permission:
+def permission(request: web.Request, *, confined_to: str) -> Permission:
     parts = request.path.strip("/").split("/")
     group = "" if parts[0] == "api" else parts[1]
     rest = parts[2:] if parts[0] == "api" else parts[3:]
+    namespace = None
     if rest[0] == "namespaces":
+        namespace = rest[1] if rest[1] == confined_to else None
         rest = rest[2:]
     resource, *name = rest
     verb = {"GET": "get" if name else "list", "PUT": "update", "PATCH": "patch", "POST": "create"}
-    one_object = name[0] if resource == "validatingwebhookconfigurations" else None
-    return (group, resource, verb[request.method], one_object)
+    only = name[0] if name and resource in ("validatingwebhookconfigurations", "secrets") else None
+    return (namespace, group, resource, verb[request.method], only)
 
 
 def kubeconfig_of(server: str) -> dict[str, Any]:
@@ -131,27 +197,52 @@ def kubeconfig_of(server: str) -> dict[str, Any]:
     }
 
 
-def test_the_account_of_the_pods_is_the_one_with_the_role() -> None:
-    binding = manifest("ClusterRoleBinding")
+def test_the_account_of_the_pods_is_the_one_with_the_roles() -> None:
     account = manifest("ServiceAccount")["metadata"]
-    (subject,) = binding["subjects"]
-    assert (subject["kind"], subject["namespace"], subject["name"]) == (
-        "ServiceAccount",
-        account["namespace"],
-        account["name"],
-    )
-    assert binding["roleRef"]["name"] == manifest("ClusterRole")["metadata"]["name"]
+    roles = {role_of(document) for document in documents() if document["kind"] in ("ClusterRole", "Role")}
+    bindings = [document for document in documents() if document["kind"].endswith("RoleBinding")]
+    assert roles == {
+        (binding["metadata"].get("namespace"), binding["roleRef"]["kind"], binding["roleRef"]["name"])
+        for binding in bindings
+    }
+    for binding in bindings:
+        (subject,) = binding["subjects"]
+        assert (subject["kind"], subject["namespace"], subject["name"]) == (
+            "ServiceAccount",
+            account["namespace"],
+            account["name"],
+        )
     pod = manifest("Deployment")["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == account["name"]
     assert pod["automountServiceAccountToken"]
 
 
+def role_of(document: dict[str, Any]) -> tuple[str | None, str, str]:
+    metadata = document["metadata"]
+    return metadata.get("namespace"), document["kind"], metadata["name"]
+
+
+def test_the_flow_schema_is_for_the_account_of_the_pods_and_comes_before_that_of_ordinary_accounts() -> None:
+    schema = manifest("FlowSchema")["spec"]
+    account = manifest("ServiceAccount")["metadata"]
+    (rule,) = schema["rules"]
+    (subject,) = rule["subjects"]
+    assert subject["serviceAccount"] == {"namespace": account["namespace"], "name": account["name"]}
+    precedence_of_ordinary_accounts = 9000
+    assert schema["matchingPrecedence"] < precedence_of_ordinary_accounts
+
+
+def test_the_priority_class_of_the_pods_is_the_highest_that_is_not_kubernetes_own() -> None:
+    pod = manifest("Deployment")["spec"]["template"]["spec"]
+    assert pod["priorityClassName"] == manifest("PriorityClass")["metadata"]["name"]
+    assert manifest("PriorityClass")["value"] == 1_000_000_000
+
+
 def test_everything_namespaced_lives_in_the_namespace_that_enforces_restricted_pods() -> None:
     namespace = manifest("Namespace")["metadata"]
     assert namespace["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-    cluster_wide = {"Namespace", "ClusterRole", "ClusterRoleBinding", "ValidatingWebhookConfiguration"}
     for document in documents():
-        if document["kind"] not in cluster_wide:
+        if document["kind"] not in CLUSTER_WIDE:
             assert document["metadata"]["namespace"] == namespace["name"]
 
 
@@ -185,7 +276,10 @@ def test_the_service_and_the_probes_reach_the_port_the_guard_listens_on() -> Non
     assert port["containerPort"] == int(environment()["INTERLOCK_PORT"])
     (service_port,) = manifest("Service")["spec"]["ports"]
     assert service_port["targetPort"] == port["name"]
-    for probe, path in (("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")):
+    (ingress,) = manifest("NetworkPolicy")["spec"]["ingress"]
+    assert ingress == {"ports": [{"protocol": "TCP", "port": port["containerPort"]}]}
+    probes = {"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"}
+    for probe, path in probes.items():
         assert guard()[probe]["httpGet"] == {"scheme": "HTTPS", "path": path, "port": port["name"]}
 
 
@@ -194,12 +288,18 @@ def test_the_certificate_is_made_for_the_name_the_api_server_calls() -> None:
     assert f"{service['name']}.{service['namespace']}.svc" in environment()["INTERLOCK_DNS_NAMES"].split(",")
 
 
-def test_service_budget_and_spread_select_the_pods() -> None:
+def test_a_guard_that_waits_for_its_certificate_is_given_minutes_before_it_is_started_anew() -> None:
+    probe = guard()["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 300
+
+
+def test_service_budget_policy_and_spread_select_the_pods() -> None:
     deployment = manifest("Deployment")["spec"]
     labels = deployment["template"]["metadata"]["labels"]
     assert deployment["selector"]["matchLabels"] == labels
     assert manifest("Service")["spec"]["selector"] == labels
     assert manifest("PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+    assert manifest("NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
     spread = deployment["template"]["spec"]["topologySpreadConstraints"]
     assert {one["topologyKey"] for one in spread} == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
     assert all(one["labelSelector"]["matchLabels"] == labels for one in spread)
@@ -214,22 +314,125 @@ def test_the_image_is_of_this_version() -> None:
     assert guard()["image"] == f"trainjob-interlock:{__version__}"
 
 
-async def test_kustomize_builds_all_of_it() -> None:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not on PATH; https://kubernetes.io/docs/tasks/tools says how to install it")
-    process = await asyncio.create_subprocess_exec(
-        kubectl, "kustomize", str(BASE), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+async def test_kustomize_builds_all_of_it_and_the_webhook_configuration_last() -> None:
+    assert await kustomized(BASE) == list(documents())
+    assert list(documents())[-1]["kind"] == "ValidatingWebhookConfiguration"
+
+
+@pytest.mark.parametrize("minor", range(OLDEST, NEWEST + 1))
+@pytest.mark.parametrize("overlay", OVERLAYS)
+async def test_every_object_is_one_of_this_kubernetes_version(overlay: str, minor: int) -> None:
+    for document in await kustomized(REPOSITORY / "manifests" / overlay):
+        if not document["apiVersion"].startswith("cert-manager.io/"):
+            kubernetes_validate.validate(document, f"1.{minor}", strict=True)
+
+
+@pytest.mark.parametrize("minor", [27, 28])
+async def test_the_readmes_patch_makes_it_fit_older_clusters(minor: int, tmp_path: Path) -> None:
+    (patch,) = re.findall(r"```yaml\n(# .*Kubernetes 1.27 and 1.28.*?)```", README.read_text(), re.DOTALL)
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    base = os.path.relpath(BASE, overlay.resolve())
+    (overlay / "kustomization.yaml").write_text(patch.replace("../trainjob-interlock/manifests/base", base))
+    built = await kustomized(overlay)
+    assert len(built) == len(list(documents()))
+    for document in built:
+        kubernetes_validate.validate(document, f"1.{minor}", strict=True)
+
+
+async def test_with_cert_manager_the_guard_reads_files_and_may_write_events_alone() -> None:
+    built = await kustomized(REPOSITORY / "manifests" / "cert-manager")
+    by_kind = {document["kind"]: document for document in built}
+    rules = [rule for role in built if role["kind"] in ("ClusterRole", "Role") for rule in role["rules"]]
+    written = [rule["resources"] for rule in rules if not {"get", "list"}.issuperset(rule["verbs"])]
+    assert written == [["events"]]
+    assert "secrets" not in {resource for rule in rules for resource in rule["resources"]}
+
+    pod = by_kind["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    settings = Settings(
+        **{name.removeprefix("INTERLOCK_").lower(): value for name, value in variables.items()}
     )
-    built, complaints = await process.communicate()
-    assert process.returncode == 0, complaints.decode()
+    assert settings.certificate_secret is None
+    (mount,) = container["volumeMounts"]
+    (volume,) = pod["volumes"]
+    files = (settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
+    assert [str(file) for file in files] == [
+        f"{mount['mountPath']}/{part}" for part in ("tls.crt", "tls.key", "ca.crt")
+    ]
+    assert mount["name"] == volume["name"]
 
-    def key(document: dict[str, Any]) -> tuple[str, str]:
-        return document["kind"], document["metadata"]["name"]
+    serving = next(
+        document
+        for document in built
+        if document["kind"] == "Certificate" and not document["spec"].get("isCA")
+    )
+    assert volume["secret"]["secretName"] == serving["spec"]["secretName"]
+    service = by_kind["ValidatingWebhookConfiguration"]["webhooks"][0]["clientConfig"]["service"]
+    assert serving["spec"]["dnsNames"] == [f"{service['name']}.{service['namespace']}.svc"]
+    annotations = by_kind["ValidatingWebhookConfiguration"]["metadata"]["annotations"]
+    assert annotations["cert-manager.io/inject-ca-from"] == (
+        f"{serving['metadata']['namespace']}/{serving['metadata']['name']}"
+    )
 
-    assert sorted(yaml.safe_load_all(built), key=key) == sorted(documents(), key=key)
+
+@pytest.fixture
+def kubectl_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a stand-in for kubectl, first on PATH, writes down: how it was called, and with what input."""
+    calls = tmp_path / "calls"
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    kubectl = binaries / "kubectl"
+    kubectl.write_text(
+        f"""#!/bin/sh
+        case $1 in
+          kustomize) cat {BASE}/deployment.yaml ;;
+          *) echo "kubectl $*" >> {calls}; case "$*" in *"-f -") cat >> {calls} ;; esac ;;
+        esac
+        """
+    )
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{binaries}:{os.environ['PATH']}")
+    return calls
+
+
+async def make(*arguments: str) -> tuple[int | None, str]:
+    process = await asyncio.create_subprocess_exec(
+        "make", "--directory", str(REPOSITORY), *arguments, stdout=PIPE, stderr=STDOUT
+    )
+    output, _ = await process.communicate()
+    return process.returncode, output.decode()
+
+
+async def test_make_deploy_applies_it_with_the_image_and_waits_until_it_is_ready(kubectl_calls: Path) -> None:
+    image = "registry.example.com/team/trainjob-interlock:1.2.3@sha256:0123456789abcdef"
+    status, output = await make("deploy", f"IMAGE={image}")
+    assert status == 0, output
+    calls = kubectl_calls.read_text()
+    assert [line for line in calls.splitlines() if line.startswith("kubectl")] == [
+        "kubectl apply -f -",
+        "kubectl --namespace trainjob-interlock rollout status deployment/trainjob-interlock --timeout=5m",
+    ]
+    assert re.findall(r"image: (.*)", calls) == [image]
+
+
+async def test_make_deploy_without_an_image_asks_for_one_and_applies_nothing(kubectl_calls: Path) -> None:
+    status, output = await make("deploy")
+    assert status != 0
+    assert "make deploy IMAGE=" in output
+    assert not kubectl_calls.exists()
+
+
+async def test_make_undeploy_deletes_the_webhook_configuration_first(kubectl_calls: Path) -> None:
+    status, output = await make("undeploy")
+    assert status == 0, output
+    assert [line for line in kubectl_calls.read_text().splitlines() if line.startswith("kubectl")] == [
+        "kubectl delete --ignore-not-found validatingwebhookconfiguration trainjob-interlock",
+        "kubectl delete --ignore-not-found -f -",
+    ]
 
 
 def test_the_image_is_labelled_with_this_version() -> None:
-    dockerfile = BASE.parent.parent / "Dockerfile"
+    dockerfile = REPOSITORY / "Dockerfile"
     assert f"ARG VERSION={__version__}" in dockerfile.read_text().splitlines()

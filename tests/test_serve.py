@@ -25,7 +25,9 @@ import yaml
 from certs.authority import new_authority
 from tests import objects
 from tests.scripted import ScriptedApiServer, after, answer, listed, refusal
+from webhook.registration import Service, webhook_configuration
 from webhook.sandbox import Sandbox
+from webhook.trainjob import DEFAULT_A_KEY
 
 UNSUSPEND = objects.review(
     objects.trainjob(suspend=False),
@@ -264,6 +266,17 @@ async def test_url_registers_a_configuration_that_is_called(tmp_path: Path) -> N
             assert hook["clientConfig"]["url"] == "https://127.0.0.1:9443/validate"
             assert hook["failurePolicy"] == "Fail"
             assert "example.com/a" in orjson.dumps(hook["matchConditions"]).decode()
+
+
+async def test_url_takes_no_configuration_away_from_a_guard_inside_the_cluster(tmp_path: Path) -> None:
+    async with Sandbox() as sandbox:
+        sandbox.write_kubeconfig(tmp_path / "kubeconfig", user="admin")
+        inside = webhook_configuration(service=Service("trainjob-interlock", "guard"), a_key=DEFAULT_A_KEY)
+        before = sandbox.put(inside)
+        async with served(tmp_path / "kubeconfig", "--url", "https://127.0.0.1:9443") as guard:
+            line = await guard.told("not ready")
+            assert "it calls a guard inside the cluster, which would no longer be asked" in line["why"]
+        assert sandbox.get("validatingwebhookconfigurations", "trainjob-interlock") == before
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from tests.objects import Document, job, jobset, node, pod
+from tests.objects import DELETED_AT, Document, job, jobset, node, pod
 from webhook.verdict import (
     GONE,
     NOT_READABLE,
     OUT_OF_SERVICE_TAINT,
     Clear,
+    Deletion,
     Failure,
     NodeState,
     NotSettled,
@@ -70,7 +71,10 @@ def test_a_phase_that_only_looks_terminal_is_not(phase: str) -> None:
 
 
 def test_a_terminating_pod_remains() -> None:
-    assert read_remaining_pods([pod("p", deleting=True)]) == [RemainingPod("p", "gpu-1")]
+    terminating = pod("p", deleting=True)
+    assert read_remaining_pods([terminating]) == [RemainingPod("p", "gpu-1", deletion=Deletion(DELETED_AT))]
+    terminating["metadata"]["deletionGracePeriodSeconds"] = 30
+    assert read_remaining_pods([terminating])[0].deletion == Deletion(DELETED_AT, 30)
 
 
 @pytest.mark.parametrize("node_name", [None, ""])

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import typer
 from pydantic import ValidationError
 
-from webhook import __version__, logs
+from webhook import __version__, commands, logs
 from webhook.credentials import CredentialsError
 from webhook.kueue import serve as serve_check
 from webhook.server import serve as serve_guard
@@ -19,9 +19,11 @@ app = typer.Typer(
     name="interlock",
     help="Nothing re-admits a Kubeflow TrainJob while any pod of it may still run.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+app.add_typer(commands.commands)
 
 
 def _print_version(wanted: bool) -> None:
@@ -132,6 +134,11 @@ def _fail(message: str, *, code: int) -> NoReturn:
 def main() -> None:
     """Run the command line."""
     app()
+
+
+def complete_for_kubectl() -> None:
+    """Complete `kubectl interlock …` in a shell whose kubectl completes."""
+    commands.complete_for_kubectl(app)
 
 
 if __name__ == "__main__":

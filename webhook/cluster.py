@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -37,19 +37,25 @@ _TRY_AGAIN = "Try again; if it goes on, look at the API server and at the guard'
 
 
 class ReadFailedError(Exception):
-    """A read did not answer; `failure` says what was read, why it failed and what to do."""
+    """A read did not answer; `failure` says what was read, why it failed and what to do.
 
-    def __init__(self, failure: Failure) -> None:
+    `status` is the HTTP code of the API server's answer, or None where none came; `answer` is its body.
+    """
+
+    def __init__(self, failure: Failure, status: int | None = None, answer: bytes = b"") -> None:
         super().__init__(f"{failure.what}: {failure.why}")
         self.failure = failure
+        self.status = status
+        self.answer = answer
 
-
-class RefusedError(ReadFailedError):
-    """The API server answered with another HTTP code than was hoped for."""
-
-    def __init__(self, failure: Failure, code: int) -> None:
-        super().__init__(failure)
-        self.code = code
+    @property
+    def refusal(self) -> Mapping[str, Any]:
+        """The metav1.Status that the API server answered, empty where it is none."""
+        try:
+            document = orjson.loads(self.answer)
+        except orjson.JSONDecodeError:
+            return {}
+        return document if isinstance(document, dict) else {}
 
 
 class WriteConflictedError(Exception):
@@ -102,6 +108,13 @@ class _Target:
     permission: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Content:
+    body: bytes | None
+    content_type: str = "application/json"
+    accept: str = "application/json"
+
+
 class Cluster:
     """One API server. Use `Cluster.connect`."""
 
@@ -140,6 +153,11 @@ class Cluster:
     def url(self) -> str:
         """Where the API server is."""
         return self._base
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that the credentials name, as for kubectl; else `default`."""
+        return self._credentials.namespace or "default"
 
     async def reach(self) -> str:
         """Ask the API server for its version, and for its API groups: every client may, but no anonymous one.
@@ -270,58 +288,106 @@ class Cluster:
             raise WriteConflictedError(_reason(status, body))
         _document(status, body, target, place.kind)
 
+    async def patch(self, place: Place, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Merge into the object (RFC 7386) and return it, or None when there is none.
+
+        Raises:
+            WriteConflictedError: `document` has a `resourceVersion` that is no longer the object's.
+            ReadFailedError: the API server did not take it.
+        """
+        target = _Target(f"patching {place.what}", f"patch {place.resource}")
+        body = orjson.dumps(document)
+        status, answer = await self._send(
+            "PATCH", place.path, {}, target, body, "application/merge-patch+json"
+        )
+        if status == HTTPStatus.NOT_FOUND and _says_that_the_object_is_absent(answer, place.name):
+            return None
+        if status == HTTPStatus.CONFLICT:
+            raise WriteConflictedError(_reason(status, answer))
+        return _document(status, answer, target, place.kind)
+
+    async def listed(
+        self, place: Place, *, labels: str = "", fields: str = "", at_most: int
+    ) -> AsyncGenerator[Page, None]:
+        """All objects of a collection, in pages of `at_most`; `place` has no name, and the kind of the list.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+        """
+        target = _Target(f"listing {place.what}", f"list {place.resource}")
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        query = {"limit": str(at_most)} | {name: value for name, value in selectors.items() if value}
+        async for page in self._pages(place.collection, query, target, place.kind):
+            yield page
+
+    async def watched(self, place: Place, *, selector: str = "") -> AsyncGenerator[None, None]:
+        """Yield whenever something of a collection is made, changed or deleted; first for what there is.
+
+        What it was is left to a read: this only says that it is time for one.
+
+        Raises:
+            ReadFailedError: there is no watch, or it broke off.
+        """
+        target = _Target(f"watching {place.what}", f"watch {place.resource}")
+        query = {"watch": "true", "allowWatchBookmarks": "true"}
+        if selector:
+            query["labelSelector"] = selector
+        try:
+            async with self._request("GET", place.collection, query, await self._credentials.proof()) as told:
+                if told.status != HTTPStatus.OK:
+                    _document(told.status, await _body(told, target), target, None)
+                async for _ in told.content.iter_any():
+                    yield
+        except CredentialsError as error:
+            raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
+        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
+            raise _failed(target, f"the watch broke off: {_told(error)}", _TRY_AGAIN) from error
+
     async def call(self, call: Call) -> Mapping[str, Any]:
         """Make the request and return the decoded answer.
 
         Raises:
-            RefusedError: the API server answered with a code that is no success.
-            ReadFailedError: there is no readable answer.
+            ReadFailedError: there is no readable answer, or its code is no success.
         """
         target = _Target(call.what, call.permission)
-        content = None if call.body is None else orjson.dumps(call.body)
-        headers = {"Accept": call.accept, "Content-Type": call.media_type}
-        status, body = await self._send(call.method, call.path, call.query, target, content, headers)
-        if status not in (200, 201):
-            failure = Failure(target.what, _reason(status, body), _remedy(status, target))
-            raise RefusedError(failure, status)
-        return _document(status, body, target, None)
+        body = None if call.body is None else orjson.dumps(call.body)
+        sent = _Content(body, call.media_type, call.accept)
+        status, answer = await self._exchange(call.method, call.path, call.query, target, sent)
+        return _document(status, answer, target, None)
 
     async def watch(self, call: Call, *, seconds: float) -> AsyncGenerator[Mapping[str, Any], None]:
         """The events of a watch, decoded, until the API server, the network or the end of `seconds` ends it.
 
-        An ERROR event (a version that is too old, 410) is raised. Memory: one event at a time.
+        Memory: one event at a time.
 
         Raises:
-            RefusedError: the API server answered with a code that is no success.
-            ReadFailedError: the connection broke, or an event cannot be read.
+            ReadFailedError: there is no watch, it broke off, or it told of an error, such as a version that
+                is too old (410).
         """
         target = _Target(call.what, call.permission)
+        sent = _Content(None, accept=call.accept)
         try:
             proof = await self._credentials.proof()
-            async with self._session.get(
-                f"{self._base}{call.path}",
-                params=call.query,
-                headers={"Accept": call.accept} | _authorization(proof),
-                allow_redirects=False,
-                ssl=proof.tls,
-                server_hostname=self._credentials.configuration.tls_server_name or None,
-                timeout=aiohttp.ClientTimeout(total=seconds),
-            ) as response:
-                if response.status != HTTPStatus.OK:
-                    body = await _body(response, target)
-                    if _refuses_the_credentials(response.status, body):
+            async with self._request("GET", call.path, call.query, proof, sent, seconds) as told:
+                if told.status != HTTPStatus.OK:
+                    body = await _body(told, target)
+                    if _refuses_the_credentials(told.status, body):
                         await self._credentials.renew(proof)
-                    failure = Failure(
-                        target.what, _reason(response.status, body), _remedy(response.status, target)
-                    )
-                    raise RefusedError(failure, response.status)
-                async for line in _lines(response, target):
+                    _document(told.status, body, target, None)
+                async for line in _lines(told, target):
                     yield _event(line, target)
         except CredentialsError as error:
             raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
-            reason = f"{self._base} cannot be reached{self._through}: {_told(error)}"
-            raise _failed(target, reason, _TRY_AGAIN) from error
+            raise _failed(target, f"the watch broke off: {_told(error)}", _TRY_AGAIN) from error
+
+    async def preferred_version(self, group: str) -> str | None:
+        """The version of an API group that the API server prefers, or None when it does not serve the group.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+        """
+        return (await self._preferred_versions(_Target("reading the API groups", "get /apis"))).get(group)
 
     async def put_webhook_configuration(self, configuration: Mapping[str, Any]) -> None:
         """Create this ValidatingWebhookConfiguration, or replace the one of its name.
@@ -340,6 +406,9 @@ class Cluster:
         else:
             found = _document(status, body, target, "ValidatingWebhookConfiguration")
             target = _Target(f"replacing ValidatingWebhookConfiguration {name}", f"update {kind}")
+            if any("service" in webhook.get("clientConfig", {}) for webhook in found.get("webhooks") or ()):
+                why = "it calls a guard inside the cluster, which would no longer be asked"
+                raise _failed(target, why, "Name another with INTERLOCK_WEBHOOK_CONFIGURATION")
             # What people and tools wrote beside the webhooks is theirs.
             labels = {**(found["metadata"].get("labels") or {}), **configuration["metadata"]["labels"]}
             metadata = {**found["metadata"], "labels": labels}
@@ -358,17 +427,21 @@ class Cluster:
         The group list of an API server that is still starting lacks every CRD's group; that of one
         whose TrainJobs we are asked about has theirs at least.
         """
+        versions = await self._preferred_versions(target)
+        if JOBSET_GROUP in versions:
+            return versions[JOBSET_GROUP]
+        if trainjob.GROUP not in versions:
+            raise _failed(target, "the API server does not serve TrainJobs, it may be starting", _TRY_AGAIN)
+        return None
+
+    async def _preferred_versions(self, target: _Target) -> dict[str, str]:
         groups = await self._read("/apis", {}, target)
         versions: dict[str, str] = {}
         for group in _items(groups, "groups", target):
             preferred = group.get("preferredVersion") if isinstance(group, dict) else None
             if isinstance(preferred, dict):
                 versions[str(group.get("name"))] = str(preferred.get("version"))
-        if JOBSET_GROUP in versions:
-            return versions[JOBSET_GROUP]
-        if trainjob.GROUP not in versions:
-            raise _failed(target, "the API server does not serve TrainJobs, it may be starting", _TRY_AGAIN)
-        return None
+        return versions
 
     async def _pages(
         self, path: str, query: Mapping[str, str], target: _Target, kind: str
@@ -404,14 +477,19 @@ class Cluster:
         query: Mapping[str, str],
         target: _Target,
         content: bytes | None,
-        headers: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> tuple[int, bytes]:
+        return await self._exchange(method, path, query, target, _Content(content, content_type))
+
+    async def _exchange(
+        self, method: str, path: str, query: Mapping[str, str], target: _Target, sent: _Content
     ) -> tuple[int, bytes]:
         try:
             proof = await self._credentials.proof()
-            status, body = await self._send_once(method, path, query, target, content, proof, headers)
+            status, body = await self._send_once(method, path, query, target, sent, proof)
             if _refuses_the_credentials(status, body) and await self._credentials.renew(proof):
                 proof = await self._credentials.proof()
-                status, body = await self._send_once(method, path, query, target, content, proof, headers)
+                status, body = await self._send_once(method, path, query, target, sent, proof)
         except CredentialsError as error:
             raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
         if status == HTTPStatus.FORBIDDEN and _refuses_the_credentials(status, body):
@@ -424,37 +502,48 @@ class Cluster:
         path: str,
         query: Mapping[str, str],
         target: _Target,
-        content: bytes | None,
+        content: _Content,
         proof: Proof,
-        headers: Mapping[str, str] | None = None,
     ) -> tuple[int, bytes]:
-        if headers is None:
-            headers = {} if content is None else {"Content-Type": "application/json"}
         try:
-            async with self._session.request(
-                method,
-                f"{self._base}{path}",
-                params=query,
-                headers={**headers, **_authorization(proof)},
-                data=content,
-                allow_redirects=False,
-                ssl=proof.tls,
-                # The kubeconfig's tls-server-name, for an API server behind a tunnel.
-                server_hostname=self._credentials.configuration.tls_server_name or None,
-            ) as response:
+            async with self._request(method, path, query, proof, content) as response:
                 return response.status, await _body(response, target)
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
             reason = f"{self._base} cannot be reached{self._through}: {_told(error)}"
             raise _failed(target, reason, _TRY_AGAIN) from error
 
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        proof: Proof,
+        content: _Content | None = None,
+        seconds: float | None = None,
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        sent = content or _Content(None)
+        headers = {"Accept": sent.accept}
+        if sent.body is not None:
+            headers["Content-Type"] = sent.content_type
+        if proof.authorization is not None:
+            headers["Authorization"] = proof.authorization
+        return self._session.request(
+            method,
+            f"{self._base}{path}",
+            params=query,
+            headers=headers,
+            data=sent.body,
+            allow_redirects=False,
+            ssl=proof.tls,
+            # The kubeconfig's tls-server-name, for an API server behind a tunnel.
+            server_hostname=self._credentials.configuration.tls_server_name or None,
+            timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=None),
+        )
+
 
 _CHECK_CREDENTIALS = (
     "Check the guard's ServiceAccount token or kubeconfig: the API server does not accept its credentials"
 )
-
-
-def _authorization(proof: Proof) -> dict[str, str]:
-    return {} if proof.authorization is None else {"Authorization": proof.authorization}
 
 
 def _refuses_the_credentials(status: int, body: bytes) -> bool:
@@ -502,22 +591,23 @@ async def _lines(response: aiohttp.ClientResponse, target: _Target) -> AsyncIter
 
 
 def _event(line: bytes, target: _Target) -> Mapping[str, Any]:
-    """The event of a line. An ERROR is raised."""
+    """The event of a line. One of an error is raised."""
     event = orjson.loads(line)
     if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
         raise _failed(target, "an event has no object", _TRY_AGAIN)
     if event.get("type") == "ERROR":
-        code = event["object"].get("code")
+        code, answer = event["object"].get("code"), orjson.dumps(event["object"])
         code = code if isinstance(code, int) else HTTPStatus.GONE
-        failure = Failure(target.what, _reason(code, orjson.dumps(event["object"])), _TRY_AGAIN)
-        raise RefusedError(failure, code)
+        raise ReadFailedError(Failure(target.what, _reason(code, answer), _TRY_AGAIN), code, answer)
     return event
 
 
 def _document(status: int, body: bytes, target: _Target, kind: str | None) -> Mapping[str, Any]:
     """The decoded answer, if it is one of the kind that was asked for."""
     if status not in (200, 201):
-        raise _failed(target, _reason(status, body), _remedy(status, target))
+        raise ReadFailedError(
+            Failure(target.what, _reason(status, body), _remedy(status, target)), status, body
+        )
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:

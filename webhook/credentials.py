@@ -29,6 +29,7 @@ LOAD_SECONDS = 30.0
 """How long an exec plugin may take before it is killed."""
 
 _RELOAD_PAUSE_SECONDS = 1.0
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _BY_HAND = "run the plugin by hand to see why"
 
 
@@ -60,6 +61,7 @@ class Credentials:
     configuration: Configuration = field(default_factory=Configuration)
     _tls: ssl.SSLContext = field(default_factory=ssl.create_default_context)
     _user: str | None = None
+    _namespace: str | None = None
     _loading: asyncio.Task[None] | None = None
     _loaded_at: float = 0.0
     _failure: str | None = None
@@ -85,6 +87,14 @@ class Credentials:
     def in_cluster(self) -> bool:
         """Whether the ServiceAccount of this pod is used."""
         return self.kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace of the kubeconfig's context, or of this pod; None where neither says one."""
+        if self.in_cluster:
+            with suppress(OSError):
+                return _NAMESPACE_FILE.read_text().strip() or None
+        return self._namespace
 
     @property
     def are_awaited(self) -> bool:
@@ -185,7 +195,7 @@ class Credentials:
         self._find_kubeconfig()
         merged = KubeConfigMerger(self._kubeconfig_files()).config  # type: ignore[no-untyped-call]
         loader = _Loader(merged, active_context=self.context, config_base_path=None)
-        self._user = loader.user
+        self._user, self._namespace = loader.user, loader.namespace
         await loader.load_and_set(fresh)  # type: ignore[no-untyped-call]
 
     async def _authorization(self, configuration: Configuration) -> str | None:
@@ -226,6 +236,12 @@ class _Loader(KubeConfigLoader):
         """The name of the context's user."""
         name = self._current_context["context"].safe_get("user")  # type: ignore[index]
         return None if name is None else str(name)
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace of the context."""
+        name = self._current_context["context"].safe_get("namespace")  # type: ignore[index]
+        return str(name) if name else None
 
     async def load_from_exec_plugin(self) -> bool:
         directory = self._get_base_path(self._user.path)  # type: ignore[no-untyped-call]

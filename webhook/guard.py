@@ -27,7 +27,8 @@ _log = structlog.get_logger()
 class Answer:
     """What the API server is told, and what the log says of it.
 
-    `remaining` is None where nobody asked; `because` says what was decided on, `message` what a denial says.
+    `remaining` is None where nobody asked; `because` says what was decided on, `message` what a denial says,
+    and `distinct` the same without what differs from one retry to the next: empty where no event is due.
     """
 
     body: bytes
@@ -36,6 +37,7 @@ class Answer:
     remaining: int | None = None
     because: str = ""
     message: str = ""
+    distinct: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Question:
     uid: str
     subject: Subject
     because: str
+    api_version: str = ""
+    trainjob_uid: str = ""
 
 
 def weigh(request: Request, *, a_key: str) -> Answer | Question:
@@ -76,7 +80,8 @@ def weigh(request: Request, *, a_key: str) -> Answer | Question:
         case BadAdmissionNumber():
             return _bad_request(request, wording.bad_admission_number(detection, a_key=a_key))
         case Admission():
-            return Question(request.uid, _subject(request, new, old), detection.because)
+            subject = _subject(request, new, old)
+            return Question(request.uid, subject, detection.because, *_identity(request))
 
 
 async def answer(question: Question, ask: Ask, *, seconds: float) -> Answer:
@@ -94,9 +99,21 @@ def _told(question: Question, verdict: Verdict) -> Answer:
         return Answer(body, True, "Clear", 0, question.because)
     body = review.denied(question.uid, verdict, name=question.subject.name)
     told = review.REASONS[type(verdict)]
-    return Answer(
-        body, False, told, remaining_count(verdict), question.because, message=wording.denial(verdict)
-    )
+    message = wording.denial(verdict)
+    distinct = message
+    if isinstance(verdict, Unknown):
+        # Why a read failed has times and ports in it.
+        distinct = f"{told}: {', '.join(failure.what for failure in verdict.failures)}"
+    return Answer(body, False, told, remaining_count(verdict), question.because, message, distinct)
+
+
+def _identity(request: Request) -> tuple[str, str]:
+    """The apiVersion and the uid of the TrainJob, as an event names it."""
+    document = request.object if request.old_object is None else request.old_object
+    metadata = (document or {}).get("metadata")
+    uid = metadata.get("uid") if isinstance(metadata, dict) else None
+    group = request.kind.group
+    return f"{group}/{request.kind.version}" if group else "", uid if isinstance(uid, str) else ""
 
 
 def _subject(request: Request, new: TrainJob, old: TrainJob | None) -> Subject:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -43,6 +43,10 @@ NODE_STATES_SECONDS = 1.0
 
 MOST_EXECUTIONS = 16
 """How many label pairs one question looks for; a TrainJob has one, or two while it is changed."""
+
+
+PODS_IN_A_PAGE = 500
+"""How many pods are held at once where all are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class Subject:
         return [f"{JOBSET_NAME_LABEL}={self.name}"] if is_label_value(self.name) else []
 
 
-async def ask(cluster: Cluster, subject: Subject, *, seconds: float) -> Verdict:
+async def ask(cluster: Cluster, subject: Subject, *, seconds: float, every_pod: bool = False) -> Verdict:
     """Read the JobSet, then its Jobs, then the pods, and decide; answer within `seconds`, whatever happens.
 
     Orders go down that chain, and so do the reads. A Job that still runs when the pods are listed and is
@@ -105,7 +109,8 @@ async def ask(cluster: Cluster, subject: Subject, *, seconds: float) -> Verdict:
 
     A read that fails, or does not answer in time, makes the verdict Unknown unless pods are known to
     remain. The states of the nodes are read for a denial only, and never hold it up for longer than
-    `NODE_STATES_SECONDS`.
+    `NODE_STATES_SECONDS`. With `every_pod` all remaining pods and the states of all their nodes are read, for
+    people who look at them: by default only as many as a message names.
     """
     deadline = asyncio.get_running_loop().time() + seconds
     if subject.too_many:
@@ -117,7 +122,7 @@ async def ask(cluster: Cluster, subject: Subject, *, seconds: float) -> Verdict:
     jobs = await attempt("listing the Jobs", _unsettled_jobs(cluster, subject))
     pods = await asyncio.gather(
         *(
-            attempt("listing the pods", _remaining(cluster, subject, selector))
+            attempt("listing the pods", _remaining(cluster, subject, selector, every_pod=every_pod))
             for selector in subject.selectors
         )
     )
@@ -131,9 +136,14 @@ async def ask(cluster: Cluster, subject: Subject, *, seconds: float) -> Verdict:
         failures=[*failed_orders, *failed_selections],
     )
     if isinstance(verdict, PodsRemain):
-        named = {pod.node for pod in verdict.pods[: wording.MOST_NAMED] if pod.node}
-        return with_node_states(verdict, await _node_states(cluster, named, deadline=deadline))
+        named = {pod.node for pod in verdict.pods[: None if every_pod else wording.MOST_NAMED] if pod.node}
+        if not every_pod:
+            deadline = min(deadline, asyncio.get_running_loop().time() + NODE_STATES_SECONDS)
+        return with_node_states(verdict, await node_states(cluster, named, deadline=deadline))
     return verdict
+
+
+_LOOK_AT_IT = "Try again; if it goes on, look at the object that is named"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +170,7 @@ async def _attempt(
     except ReadFailedError as error:
         return error.failure
     except UnreadableAnswerError as error:
-        return Failure(what, str(error), "Try again; if it goes on, look at the object that is named")
+        return Failure(what, str(error), _LOOK_AT_IT)
     except TimeoutError:
         return cluster.unanswered(what, seconds=seconds)
 
@@ -193,22 +203,23 @@ async def _unsettled_jobs(cluster: Cluster, subject: Subject) -> _Orders:
     return _Orders(tuple(unsettled))
 
 
-async def _remaining(cluster: Cluster, subject: Subject, selector: str) -> _Selection:
+async def _remaining(cluster: Cluster, subject: Subject, selector: str, *, every_pod: bool) -> _Selection:
     """The remaining pods of one selector: as many as a message names, and one to tell there are more."""
     enough = wording.MOST_NAMED + 1
+    at_most = PODS_IN_A_PAGE if every_pod else enough
     remaining: list[RemainingPod] = []
-    async with aclosing(cluster.pods(subject.namespace, selector=selector, at_most=enough)) as pages:
+    async with aclosing(cluster.pods(subject.namespace, selector=selector, at_most=at_most)) as pages:
         async for page in pages:
             remaining += read_remaining_pods(page.items)
-            if len(remaining) >= enough:
+            if len(remaining) >= enough and not every_pod:
                 return _Selection(tuple(remaining), uncounted=page.more)
     return _Selection(tuple(remaining), uncounted=False)
 
 
-async def _node_states(cluster: Cluster, names: set[str], *, deadline: float) -> dict[str, NodeState]:
-    in_time = min(deadline, asyncio.get_running_loop().time() + NODE_STATES_SECONDS)
+async def node_states(cluster: Cluster, names: Iterable[str], *, deadline: float) -> dict[str, NodeState]:
+    """The states of the nodes; one that can't be read by then, on the loop's clock, is `not readable`."""
     ordered = sorted(names)
-    states = await asyncio.gather(*(_node_state(cluster, name, deadline=in_time) for name in ordered))
+    states = await asyncio.gather(*(_node_state(cluster, name, deadline=deadline) for name in ordered))
     return dict(zip(ordered, states, strict=True))
 
 
@@ -216,5 +227,9 @@ async def _node_state(cluster: Cluster, name: str, *, deadline: float) -> NodeSt
     try:
         async with asyncio.timeout_at(deadline):
             return read_node_state(await cluster.node(name))
-    except (ReadFailedError, UnreadableAnswerError, TimeoutError):
+    except ReadFailedError as error:
+        return replace(NOT_READABLE, failure=error.failure)
+    except UnreadableAnswerError as error:
+        return replace(NOT_READABLE, failure=Failure(f"reading node {name}", str(error), _LOOK_AT_IT))
+    except TimeoutError:
         return NOT_READABLE

@@ -18,7 +18,7 @@ import orjson
 import structlog
 from aiohttp import ClientError, web
 
-from webhook import __version__, guard
+from webhook import __version__, events, guard
 from webhook.cluster import Cluster, ReadFailedError
 from webhook.question import Subject, ask
 from webhook.registration import PATH, webhook_configuration
@@ -112,9 +112,16 @@ SETTINGS = web.AppKey("SETTINGS", Settings)
 LIFECYCLE = web.AppKey("LIFECYCLE", Lifecycle)
 BUDGET = web.AppKey("BUDGET", Budget)
 HEARD = web.AppKey("HEARD", Heard)
+RECORD: web.AppKey[events.Record] = web.AppKey("RECORD")
 
 
-def create_app(ask_cluster: guard.Ask, settings: Settings, lifecycle: Lifecycle) -> web.Application:
+def _no_record(_: events.Denial) -> None:
+    """For an application without a cluster to send events to."""
+
+
+def create_app(
+    ask_cluster: guard.Ask, settings: Settings, lifecycle: Lifecycle, record: events.Record = _no_record
+) -> web.Application:
     """The application: `/validate`, `/healthz` and `/readyz`."""
     app = web.Application(middlewares=[_note_that_a_connection_speaks])
     app[ASK] = ask_cluster
@@ -122,6 +129,7 @@ def create_app(ask_cluster: guard.Ask, settings: Settings, lifecycle: Lifecycle)
     app[LIFECYCLE] = lifecycle
     app[BUDGET] = Budget(LARGE_BODIES * settings.max_body_bytes)
     app[HEARD] = Heard()
+    app[RECORD] = record
     app.add_routes(
         [
             web.post(PATH, _validate),
@@ -197,7 +205,10 @@ async def _validate(http: web.Request) -> web.Response:
     except (ClientError, web.RequestPayloadError, OSError) as error:
         return _refusal(400, f"the AdmissionReview did not arrive whole: {error}")
     if isinstance(outcome, guard.Question):
-        outcome = await guard.answer(outcome, http.app[ASK], seconds=deadline - loop.time())
+        question = outcome
+        outcome = await guard.answer(question, http.app[ASK], seconds=deadline - loop.time())
+        if outcome.distinct and not about["dry_run"]:
+            http.app[RECORD](_denial(question, outcome))
     _log_decision(about, outcome, started)
     return web.Response(body=outcome.body, content_type="application/json")
 
@@ -239,6 +250,18 @@ def _about(request: Request) -> dict[str, Any]:
         "operation": request.operation,
         "dry_run": bool(request.dry_run),
     }
+
+
+def _denial(question: guard.Question, answer: guard.Answer) -> events.Denial:
+    subject = question.subject
+    return events.Denial(
+        api_version=question.api_version,
+        namespace=subject.namespace,
+        name=subject.name,
+        uid=question.trainjob_uid,
+        message=answer.message,
+        distinct=answer.distinct,
+    )
 
 
 def _log_decision(about: dict[str, Any], answer: guard.Answer, started: float) -> None:
@@ -315,10 +338,10 @@ async def listening(settings: Settings, cluster: Cluster) -> AsyncIterator[Liste
     async def ask_cluster(subject: Subject, seconds: float) -> Verdict:
         return await ask(cluster, subject, seconds=seconds)
 
-    async with tls(settings, cluster) as secured:
+    async with tls(settings, cluster) as secured, events.recording(cluster) as record:
         lifecycle = Lifecycle(has_certificate=secured.has_certificate)
         registration = _registration(settings, secured)
-        app = create_app(ask_cluster, settings, lifecycle)
+        app = create_app(ask_cluster, settings, lifecycle, record)
         runner = web.AppRunner(
             app,
             access_log=None,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from urllib.parse import urlsplit
 
 import structlog
@@ -15,10 +16,20 @@ import structlog
 from certs.authority import ServingCertificate, is_address, new_authority
 from certs.keeper import CertificateKeeper
 from certs.rotation import Terms
+from webhook.certificate_files import followed
 from webhook.certificates import ClusterCertificates
 from webhook.cluster import Cluster
 from webhook.registration import WEBHOOK_NAME
 from webhook.settings import Settings
+
+_NEEDS_ATTENTION = frozenset(
+    {
+        "certificates not kept",
+        "certificate keeper failed",
+        "certificate Secret damaged",
+        "webhook configuration absent, waiting for it",
+    }
+)
 
 _log = structlog.get_logger()
 
@@ -53,7 +64,12 @@ async def tls(settings: Settings, cluster: Cluster) -> AsyncIterator[Tls]:
         context = _context(certificate, settings)
         _require_client_certificates(context, settings)
         _log.info("serving certificate in use", expires=str(certificate.not_after))
-        yield Tls(context, has_certificate, may_publish, certificate.authority_pem)
+        async with AsyncExitStack() as stack:
+            # What --url registered stays until the next start, and so must what it vouches for.
+            if settings.tls_cert_file is not None and settings.url is None:
+                read = partial(serving_certificate, settings)
+                await stack.enter_async_context(followed(read, certificate, context))
+            yield Tls(context, has_certificate, may_publish, certificate.authority_pem)
         return
     if settings.url is not None or settings.tls_cert_file is not None:
         raise ValueError("certificate_secret goes neither with url nor with tls_cert_file")
@@ -75,12 +91,17 @@ async def tls(settings: Settings, cluster: Cluster) -> AsyncIterator[Tls]:
             serving_lifetime=timedelta(seconds=settings.serving_lifetime_seconds),
             propagation=timedelta(seconds=settings.propagation_seconds),
         ),
-        tell=_log.info,
+        tell=_tell,
         ready_to_answer=may_publish,
     )
     _require_client_certificates(keeper.context, settings)
     async with keeper:
         yield Tls(keeper.context, keeper.has_certificate, may_publish, b"")
+
+
+def _tell(event: str, **facts: object) -> None:
+    log = _log.warning if event in _NEEDS_ATTENTION else _log.info
+    log(event, **facts)
 
 
 def serving_certificate(settings: Settings) -> ServingCertificate:

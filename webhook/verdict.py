@@ -27,11 +27,12 @@ class NodeState:
     """What is known of a node: its Ready condition, or why there is none.
 
     `ready` is the status of its Ready condition (`True`, `False`, `Unknown`), `gone`, or
-    `not readable`.
+    `not readable`, and then `failure` says why.
     """
 
     ready: str
     out_of_service: bool = False
+    failure: Failure | None = None
 
     @property
     def plainly_ready(self) -> bool:
@@ -44,12 +45,21 @@ NOT_READABLE = NodeState("not readable")
 
 
 @dataclass(frozen=True, slots=True)
+class Deletion:
+    """A deletion that has begun: `ends` is when its grace period does, as Kubernetes writes it."""
+
+    ends: str
+    grace_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RemainingPod:
     """A pod that is neither Succeeded nor Failed; `node` is None while it is not scheduled."""
 
     name: str
     node: str | None
     node_state: NodeState | None = None
+    deletion: Deletion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +176,16 @@ def read_remaining_pods(items: Sequence[Any]) -> list[RemainingPod]:
         if _text(status, "phase", "pod") in TERMINAL_PHASES:
             continue
         node = _text(_part(item, "spec", "pod"), "nodeName", "pod")
-        remaining.append(RemainingPod(name, node or None))
+        remaining.append(RemainingPod(name, node or None, deletion=_deletion(item)))
     return remaining
+
+
+def _deletion(pod: Mapping[str, Any]) -> Deletion | None:
+    """The pod's deletion. Its timestamp is when its grace period ends, not when it was asked for."""
+    metadata = _part(pod, "metadata", "pod")
+    ends = _text(metadata, "deletionTimestamp", "pod")
+    grace = metadata.get("deletionGracePeriodSeconds")
+    return Deletion(ends, grace if type(grace) is int else 0) if ends else None
 
 
 def unsettled_trainjob(before: TrainJob | None) -> list[Unsettled]:

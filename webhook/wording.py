@@ -6,6 +6,7 @@ Pure. Each says what happened, what was not done, and what ends it or what to do
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from webhook.readmission import BadAdmissionNumber
 from webhook.trainjob import GREATEST_A
@@ -13,6 +14,12 @@ from webhook.verdict import Failure, NodeState, NotSettled, PodsRemain, Remainin
 
 MOST_NAMED = 10
 """How many pods, or Jobs, one message names."""
+
+_OF_A_PERSON = (
+    ("Give the guard the permission it lacks", "Have someone give you the permission that you lack"),
+    ("the guard's ServiceAccount token or kubeconfig", "your kubeconfig"),
+    ("look at the API server and at the guard's log", "look at the API server"),
+)
 
 _LONGEST_VALUE = 80
 _LONGEST_CAUSE = 300
@@ -48,6 +55,13 @@ def remaining_pod(pod: RemainingPod) -> str:
         return f"{pod.name} (not scheduled)"
     if pod.node_state is None or pod.node_state.plainly_ready:
         return f"{pod.name} on {pod.node}"
+    return f"{pod.name} on {pod.node} ({node_state(pod.node_state)})"
+
+
+def remaining_pod_in_full(pod: RemainingPod) -> str:
+    """`<pod> on <node> (<node state>)`, whatever the state."""
+    if pod.node is None or pod.node_state is None:
+        return remaining_pod(pod)
     return f"{pod.name} on {pod.node} ({node_state(pod.node_state)})"
 
 
@@ -117,6 +131,14 @@ def internal_error(error: Exception, *, uid: str) -> Failure:
         why=f"internal error of the guard, {type(error).__name__}",
         remedy=f"Try again; if it goes on, report it with the guard's log of review {_cut(uid, 40)}",
     )
+
+
+def to_a_person(failure: Failure) -> Failure:
+    """The same failure told to the one who asked, where the remedy speaks of the guard."""
+    remedy = failure.remedy
+    for of_the_guard, of_a_person in _OF_A_PERSON:
+        remedy = remedy.replace(of_the_guard, of_a_person)
+    return replace(failure, remedy=remedy)
 
 
 def nothing_remains(*, a: int | None = None) -> str:

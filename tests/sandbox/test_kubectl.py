@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from tests.conftest import KUBECTL
 from tests.sandbox.conftest import pod, trainjob
 
 if TYPE_CHECKING:
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from webhook.sandbox import Sandbox
 
     Kubectl = Callable[..., Awaitable[str]]
-
-KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
-
-pytestmark = pytest.mark.skipif(
-    KUBECTL is None, reason="kubectl is not on PATH: install it, or name one in KUBECTL"
-)
 
 
 @pytest.fixture
