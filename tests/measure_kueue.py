@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from tests.kueue_objects import CHECK, admission_check, owned_by, workload
 from tests.test_kueue import USER, permit, states
 from webhook.sandbox.controllers.client import Client
 from webhook.sandbox.controllers.kinds import PODS, WORKLOADS
+from webhook.sandbox.controllers.world import Listed
 
 AT_ONCE = 32
 QUIET_SECONDS = 30
@@ -57,8 +58,10 @@ async def main(waiting: int, others: int) -> None:
 async def measured(
     bench: Bench, server: ApiServer, process: psutil.Process, waiting: int, others: int
 ) -> None:
+    seen = Seen()
+    following = asyncio.ensure_future(seen.follow(bench.admin))
     started = time.perf_counter()
-    await checks_are(bench, lambda check: check["message"] != "", waiting)
+    await seen.until(lambda check: check["message"] != "", waiting)
     tell(f"all say why they wait after {time.perf_counter() - started:.1f} s (start of the process included)")
     for _ in range(2):
         before, cpu = calls(server), sum(process.cpu_times()[:2])
@@ -74,7 +77,7 @@ async def measured(
     for number in range(SAMPLES):
         started = time.perf_counter()
         await bench.remove(PODS, f"job-{number}-p")
-        await checks_are(bench, lambda check: check["state"] == "Ready", number + 1)
+        await seen.until(lambda check: check["state"] == "Ready", number + 1)
         seconds.append(time.perf_counter() - started)
     median, worst = statistics.median(seconds), max(seconds)
     tell(f"Ready after its last pod went: median {median:.3f} s, worst {worst:.3f} s")
@@ -91,8 +94,9 @@ async def measured(
     started = time.perf_counter()
     await all_of(bench.remove(PODS, f"job-{number}-p") for number in range(SAMPLES, waiting))
     deleted = time.perf_counter()
-    await checks_are(bench, lambda check: check["state"] == "Ready", waiting, seconds=120)
+    await seen.until(lambda check: check["state"] == "Ready", waiting)
     ready = time.perf_counter()
+    following.cancel()
     memory = process.memory_info().rss / 2**20
     tell(f"all other pods deleted within {deleted - started:.1f} s")
     tell(f"all Ready {ready - deleted:.1f} s after the last, resident {memory:.0f} MiB")
@@ -112,12 +116,25 @@ def calls(server: ApiServer) -> Counter[str]:
     )
 
 
-async def checks_are(bench: Bench, wanted: Callable[[Any], bool], count: int, *, seconds: float = 60) -> None:
-    def enough(items: list[Any]) -> bool:
-        found = (states(item).get(CHECK) for item in items)
-        return sum(check is not None and wanted(check) for check in found) >= count
+class Seen:
+    """The checks as one watch shows them."""
 
-    await bench.admin.until(WORKLOADS, enough, seconds=seconds)
+    def __init__(self) -> None:
+        self._checks: dict[str, Any] = {}
+        self._changed = asyncio.Event()
+
+    async def follow(self, client: Client) -> None:
+        async with aclosing(client.follow(WORKLOADS)) as events:
+            async for event in events:
+                for item in event.items if isinstance(event, Listed) else [event.item]:
+                    self._checks[item["metadata"]["name"]] = states(item)[CHECK]
+                self._changed.set()
+
+    async def until(self, wanted: Callable[[Any], bool], count: int, *, seconds: float = 120) -> None:
+        async with asyncio.timeout(seconds):
+            while sum(map(wanted, self._checks.values())) < count:
+                self._changed.clear()
+                await self._changed.wait()
 
 
 async def waits(bench: Bench, name: str) -> None:

@@ -36,6 +36,9 @@ NAME = "trainjob-llama-0abe3"
 USER = "kueue-check"
 ACCESS = Path(__file__).parent.parent / "manifests" / "kueue" / "access.yaml"
 ROLES = Kind("rbac.authorization.k8s.io", "v1", "Role", "roles")
+TYPED_APPLY_SINCE = 22
+"""Before, one field that is a number or a string makes the API server forget the keys of a CRD's lists."""
+
 QUICK = Pace(settle=0.05, retry=0.1, not_installed=0.2)
 
 
@@ -335,6 +338,11 @@ async def test_a_check_that_is_made_ours_later_is_taken_up(bench: Bench, check: 
     await bench.create(admission_check("theirs", controller="example.com/other"))
     await bench.create(admission_check("later"))
     await until_check(bench, is_ready, check="later")
+    if bench.is_real and bench.minor < TYPED_APPLY_SINCE:
+        pytest.skip(
+            f"Kubernetes 1.{bench.minor} applies to Kueue's CRD without knowing its list keys, so that the"
+            f" other checks go: name an API server of 1.{TYPED_APPLY_SINCE} or later in KUBEBUILDER_ASSETS"
+        )
     assert states(await bench.get(WORKLOADS, NAME))["theirs"] == check_state("theirs")
 
 

@@ -23,7 +23,7 @@ import structlog
 
 from webhook import events, trainjob, wording, workload
 from webhook.agenda import Agenda, Waiting
-from webhook.cluster import JOBSET_GROUP, JOBSET_VERSION, Call, Cluster, ReadFailedError, RefusedError
+from webhook.cluster import JOBSET_GROUP, JOBSET_VERSION, Call, Cluster, ReadFailedError
 from webhook.following import Changed, Event, Followed, Listed, NotServedError, follow
 from webhook.question import JOBSET_NAME_LABEL, Subject, ask
 from webhook.trainjob import (
@@ -395,11 +395,9 @@ class _Session:
         try:
             async with asyncio.timeout(self._pace.question):
                 await self._cluster.call(call)
-        except RefusedError as error:
-            if error.code in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
-                raise OvertakenError from error
-            return Waits(wording.could_not_raise_a(error.failure), fails=True)
         except ReadFailedError as error:
+            if error.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                raise OvertakenError from error
             return Waits(wording.could_not_raise_a(error.failure), fails=True)
         except TimeoutError:
             failure = self._cluster.unanswered(call.what, seconds=self._pace.question)
@@ -422,8 +420,8 @@ class _Session:
         try:
             async with asyncio.timeout(self._pace.question):
                 return await self._cluster.call(Call(what, f"get {resource}.{group}", path))
-        except RefusedError as error:
-            if error.code == HTTPStatus.NOT_FOUND:
+        except ReadFailedError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
 
@@ -442,8 +440,8 @@ class _Session:
         try:
             async with asyncio.timeout(self._pace.question):
                 written = await self._cluster.call(call)
-        except RefusedError as error:
-            if error.code in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+        except ReadFailedError as error:
+            if error.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
                 raise OvertakenError from error
             raise
         self._counts.writes += 1

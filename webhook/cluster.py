@@ -58,14 +58,6 @@ class ReadFailedError(Exception):
         return document if isinstance(document, dict) else {}
 
 
-class RefusedError(ReadFailedError):
-    """The API server answered with another HTTP code than was hoped for."""
-
-    def __init__(self, failure: Failure, code: int) -> None:
-        super().__init__(failure, code)
-        self.code = code
-
-
 class WriteConflictedError(Exception):
     """A write was refused because the object was made, changed or deleted meanwhile."""
 
@@ -351,6 +343,44 @@ class Cluster:
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
             raise _failed(target, f"the watch broke off: {_told(error)}", _TRY_AGAIN) from error
 
+    async def call(self, call: Call) -> Mapping[str, Any]:
+        """Make the request and return the decoded answer.
+
+        Raises:
+            ReadFailedError: there is no readable answer, or its code is no success.
+        """
+        target = _Target(call.what, call.permission)
+        body = None if call.body is None else orjson.dumps(call.body)
+        sent = _Content(body, call.media_type, call.accept)
+        status, answer = await self._exchange(call.method, call.path, call.query, target, sent)
+        return _document(status, answer, target, None)
+
+    async def watch(self, call: Call, *, seconds: float) -> AsyncGenerator[Mapping[str, Any], None]:
+        """The events of a watch, decoded, until the API server, the network or the end of `seconds` ends it.
+
+        Memory: one event at a time.
+
+        Raises:
+            ReadFailedError: there is no watch, it broke off, or it told of an error, such as a version that
+                is too old (410).
+        """
+        target = _Target(call.what, call.permission)
+        sent = _Content(None, accept=call.accept)
+        try:
+            proof = await self._credentials.proof()
+            async with self._request("GET", call.path, call.query, proof, sent, seconds) as told:
+                if told.status != HTTPStatus.OK:
+                    body = await _body(told, target)
+                    if _refuses_the_credentials(told.status, body):
+                        await self._credentials.renew(proof)
+                    _document(told.status, body, target, None)
+                async for line in _lines(told, target):
+                    yield _event(line, target)
+        except CredentialsError as error:
+            raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
+        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
+            raise _failed(target, f"the watch broke off: {_told(error)}", _TRY_AGAIN) from error
+
     async def preferred_version(self, group: str) -> str | None:
         """The version of an API group that the API server prefers, or None when it does not serve the group.
 
@@ -358,56 +388,6 @@ class Cluster:
             ReadFailedError: there is no readable answer.
         """
         return (await self._preferred_versions(_Target("reading the API groups", "get /apis"))).get(group)
-
-    async def call(self, call: Call) -> Mapping[str, Any]:
-        """Make the request and return the decoded answer.
-
-        Raises:
-            RefusedError: the API server answered with a code that is no success.
-            ReadFailedError: there is no readable answer.
-        """
-        target = _Target(call.what, call.permission)
-        content = _Content(
-            None if call.body is None else orjson.dumps(call.body), call.media_type, call.accept
-        )
-        status, body = await self._send_content(call.method, call.path, call.query, target, content)
-        if status not in (200, 201):
-            failure = Failure(target.what, _reason(status, body), _remedy(status, target))
-            raise RefusedError(failure, status)
-        return _document(status, body, target, None)
-
-    async def watch(self, call: Call, *, seconds: float) -> AsyncGenerator[Mapping[str, Any], None]:
-        """The events of a watch, decoded, until the API server, the network or the end of `seconds` ends it.
-
-        An ERROR event (a version that is too old, 410) is raised. Memory: one event at a time.
-
-        Raises:
-            RefusedError: the API server answered with a code that is no success.
-            ReadFailedError: the connection broke, or an event cannot be read.
-        """
-        target = _Target(call.what, call.permission)
-        try:
-            proof = await self._credentials.proof()
-            content = _Content(None, accept=call.accept)
-            async with (
-                asyncio.timeout(seconds),
-                self._request("GET", call.path, call.query, proof, content) as response,
-            ):
-                if response.status != HTTPStatus.OK:
-                    body = await _body(response, target)
-                    if _refuses_the_credentials(response.status, body):
-                        await self._credentials.renew(proof)
-                    failure = Failure(
-                        target.what, _reason(response.status, body), _remedy(response.status, target)
-                    )
-                    raise RefusedError(failure, response.status)
-                async for line in _lines(response, target):
-                    yield _event(line, target)
-        except CredentialsError as error:
-            raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
-        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
-            reason = f"{self._base} cannot be reached{self._through}: {_told(error)}"
-            raise _failed(target, reason, _TRY_AGAIN) from error
 
     async def put_webhook_configuration(self, configuration: Mapping[str, Any]) -> None:
         """Create this ValidatingWebhookConfiguration, or replace the one of its name.
@@ -499,17 +479,17 @@ class Cluster:
         content: bytes | None,
         content_type: str = "application/json",
     ) -> tuple[int, bytes]:
-        return await self._send_content(method, path, query, target, _Content(content, content_type))
+        return await self._exchange(method, path, query, target, _Content(content, content_type))
 
-    async def _send_content(
-        self, method: str, path: str, query: Mapping[str, str], target: _Target, content: _Content
+    async def _exchange(
+        self, method: str, path: str, query: Mapping[str, str], target: _Target, sent: _Content
     ) -> tuple[int, bytes]:
         try:
             proof = await self._credentials.proof()
-            status, body = await self._send_once(method, path, query, target, content, proof)
+            status, body = await self._send_once(method, path, query, target, sent, proof)
             if _refuses_the_credentials(status, body) and await self._credentials.renew(proof):
                 proof = await self._credentials.proof()
-                status, body = await self._send_once(method, path, query, target, content, proof)
+                status, body = await self._send_once(method, path, query, target, sent, proof)
         except CredentialsError as error:
             raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
         if status == HTTPStatus.FORBIDDEN and _refuses_the_credentials(status, body):
@@ -539,6 +519,7 @@ class Cluster:
         query: Mapping[str, str],
         proof: Proof,
         content: _Content | None = None,
+        seconds: float | None = None,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         sent = content or _Content(None)
         headers = {"Accept": sent.accept}
@@ -556,6 +537,7 @@ class Cluster:
             ssl=proof.tls,
             # The kubeconfig's tls-server-name, for an API server behind a tunnel.
             server_hostname=self._credentials.configuration.tls_server_name or None,
+            timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=None),
         )
 
 
@@ -609,15 +591,14 @@ async def _lines(response: aiohttp.ClientResponse, target: _Target) -> AsyncIter
 
 
 def _event(line: bytes, target: _Target) -> Mapping[str, Any]:
-    """The event of a line. An ERROR is raised."""
+    """The event of a line. One of an error is raised."""
     event = orjson.loads(line)
     if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
         raise _failed(target, "an event has no object", _TRY_AGAIN)
     if event.get("type") == "ERROR":
-        code = event["object"].get("code")
+        code, answer = event["object"].get("code"), orjson.dumps(event["object"])
         code = code if isinstance(code, int) else HTTPStatus.GONE
-        failure = Failure(target.what, _reason(code, orjson.dumps(event["object"])), _TRY_AGAIN)
-        raise RefusedError(failure, code)
+        raise ReadFailedError(Failure(target.what, _reason(code, answer), _TRY_AGAIN), code, answer)
     return event
 
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from webhook.cluster import Call, Cluster, ReadFailedError, RefusedError
+from webhook.cluster import Call, Cluster, ReadFailedError
 from webhook.verdict import UnreadableAnswerError
 
 PAGE = 250
@@ -93,15 +93,13 @@ async def follow(cluster: Cluster, followed: Followed[Kept]) -> AsyncGenerator[E
                     version, pause = at, _SHORTEST_PAUSE_SECONDS
                     if event is not None:
                         yield event
-        except RefusedError as error:
-            if error.code == HTTPStatus.NOT_FOUND:
+        except ReadFailedError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
                 raise NotServedError(followed.resource) from error
-            if error.code == HTTPStatus.GONE:
+            if error.status == HTTPStatus.GONE:
                 version = ""
             else:
                 pause = _longer(followed, error, pause)
-        except ReadFailedError as error:
-            pause = _longer(followed, error, pause)
         await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
 
 

@@ -133,6 +133,14 @@ def internal_error(error: Exception, *, uid: str) -> Failure:
     )
 
 
+def to_a_person(failure: Failure) -> Failure:
+    """The same failure told to the one who asked, where the remedy speaks of the guard."""
+    remedy = failure.remedy
+    for of_the_guard, of_a_person in _OF_A_PERSON:
+        remedy = remedy.replace(of_the_guard, of_a_person)
+    return replace(failure, remedy=remedy)
+
+
 def nothing_remains(*, a: int | None = None) -> str:
     """The admission check of an execution that may start, as number `a`."""
     sentence = "no pod of the previous execution remains"
@@ -165,14 +173,6 @@ def could_not_raise_a(failure: Failure) -> str:
         f"no pod of the previous execution remains, but A could not be raised ({failures([failure])}); "
         f"nothing was admitted. {failure.remedy}"
     )
-
-
-def to_a_person(failure: Failure) -> Failure:
-    """The same failure told to the one who asked, where the remedy speaks of the guard."""
-    remedy = failure.remedy
-    for of_the_guard, of_a_person in _OF_A_PERSON:
-        remedy = remedy.replace(of_the_guard, of_a_person)
-    return replace(failure, remedy=remedy)
 
 
 def unguarded_kind(kind: str) -> str:
