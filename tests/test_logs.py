@@ -149,10 +149,11 @@ def test_what_nobody_reads_in_time_is_counted() -> None:
             process.stdin.write(b"\n")
             process.stdin.close()
             lines += [json.loads(line) for line in stderr]
-    lost = [line["count"] for line in lines if line["event"] == "lines lost"]
-    assert len(lost) == 1
-    assert len([line for line in lines if line["event"] == "line"]) + lost[0] >= 10_000
-    assert 0 < lost[0] <= 10_001
+    # Where the reader was quick for a moment, the loss is told in parts; together they are all of it.
+    lost = sum(line["count"] for line in lines if line["event"] == "lines lost")
+    written = len([line for line in lines if line["event"] in ("line", "last")])
+    assert lost > 0
+    assert written + lost == 10_001
     assert process.returncode == 0
 
 
