@@ -29,9 +29,10 @@ CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 TERMS = Terms(
     ip_addresses=("127.0.0.1",),
-    authority_lifetime=timedelta(seconds=6),
-    serving_lifetime=timedelta(seconds=4),
-    propagation=timedelta(seconds=1),
+    authority_lifetime=timedelta(seconds=18),
+    serving_lifetime=timedelta(seconds=12),
+    # What the keeper relies on: a real API server on a busy machine takes up a new bundle within this.
+    propagation=timedelta(seconds=3),
 )
 
 
