@@ -88,7 +88,9 @@ def serve(
 def kueue(
     kubeconfig: Annotated[str | None, typer.Option(help="kubeconfig; else the pod's ServiceAccount.")] = None,
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the probes; 0 takes a free one; [8081].")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port of the probes; 0 takes a free one; default 8081.")
+    ] = None,
     raise_a: Annotated[
         bool | None,
         typer.Option(help="Raise A with every admission, on the pods too; the default."),
