@@ -7,19 +7,16 @@ reached over the API alone, so that a test cannot tell them apart unless it asks
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.apiserver import ApiServer
+from tests.programs import kubectl_or_skip, run
 from webhook.registration import webhook_configuration
 from webhook.sandbox import Sandbox
 from webhook.sandbox.controllers.client import ApiError, Client
@@ -255,15 +252,9 @@ class Bench:
 
 async def kustomized(directory: Path) -> list[Document]:
     """What `kubectl kustomize` makes of a folder; skips the test where there is no kubectl."""
-    kubectl = os.environ.get("KUBECTL") or shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not on PATH; https://kubernetes.io/docs/tasks/tools says how to install it")
-    process = await asyncio.create_subprocess_exec(
-        kubectl, "kustomize", str(directory), stdout=PIPE, stderr=PIPE
-    )
-    built, complaints = await process.communicate()
-    assert process.returncode == 0, complaints.decode()
-    return list(yaml.safe_load_all(built))
+    ran = await run(kubectl_or_skip(), "kustomize", str(directory))
+    assert ran.code == 0, ran.err
+    return list(yaml.safe_load_all(ran.out))
 
 
 async def until(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
-import shutil
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,14 +17,12 @@ import pytest
 
 from tests.apiserver import ApiServer, assets_or_skip
 from tests.benches import Bench
+from tests.programs import kubectl_or_skip
 from webhook.cluster import Cluster
 from webhook.sandbox import Sandbox
 from webhook.sandbox.controllers.client import Client
 from webhook.server import Lifecycle, listening
 from webhook.settings import Settings
-
-KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
-
 
 ON_A_REAL_APISERVER = frozenset({"apiserver", "installation"})
 """The fixtures that start one."""
@@ -39,8 +35,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     if parameters.get("real_server") == "apiserver" or not ON_A_REAL_APISERVER.isdisjoint(item.fixturenames):
         assets_or_skip()
-    if "kubectl" in item.fixturenames and KUBECTL is None:
-        pytest.skip("kubectl is not on PATH: install it, or name one in KUBECTL")
+    if "kubectl" in item.fixturenames:
+        kubectl_or_skip()
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
-from asyncio.subprocess import PIPE
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,20 +13,13 @@ import pytest
 import yaml
 
 from tests import objects
-from tests.benches import EVENTS, Bench, until
+from tests.benches import EVENTS, PEOPLE, Bench, until
+from tests.programs import Ran, run
 from webhook.sandbox import Sandbox
 from webhook.sandbox.controllers.kinds import JOBSETS, NODES, PODS, TRAINJOBS
 
 VIEWER, OPERATOR = "trainjob-interlock-viewer", "trainjob-interlock-operator"
-PEOPLE = Path(__file__).parent.parent / "manifests" / "people" / "access.yaml"
 INTERLOCK = (sys.executable, "-c", "from webhook.cli import main; main()")
-
-
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
 
 
 @dataclass(frozen=True)
@@ -36,13 +27,7 @@ class Interlock:
     environment: dict[str, str]
 
     async def __call__(self, *arguments: str, **environment: str) -> Ran:
-        process = await asyncio.create_subprocess_exec(
-            *INTERLOCK, *arguments, stdout=PIPE, stderr=PIPE, env=self.environment | environment
-        )
-        async with asyncio.timeout(60):
-            out, err = await process.communicate()
-        assert process.returncode is not None
-        return Ran(process.returncode, out.decode(), err.decode())
+        return await run(*INTERLOCK, *arguments, env=self.environment | environment)
 
 
 def environment_of(kubeconfig: Path) -> dict[str, str]:
@@ -536,22 +521,16 @@ async def test_names_are_completed_for_a_shell_and_for_kubectl(
     await create_trainjob(bench, name="gemma")
     words = {"COMP_WORDS": "interlock inspect l", "COMP_CWORD": "2", "_INTERLOCK_COMPLETE": "complete_bash"}
     script = "import sys; sys.argv[0] = 'interlock'; from webhook.cli import main; main()"
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", script), stdout=PIPE, env=viewer.environment | words
-    )
-    out, _ = await process.communicate()
-    assert out.decode().split() == ["llama"]
+    ran = await run(sys.executable, "-c", script, env=viewer.environment | words)
+    assert ran.out.split() == ["llama"]
     script = "import sys; from webhook.cli import complete_for_kubectl; complete_for_kubectl()"
     for typed, expected in (
         (("inspect", "l"), ["llama", ":4"]),
         (("inspect", ""), ["gemma", "llama", ":4"]),
         (("rel",), ["release", ":4"]),
     ):
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", script, *typed), stdout=PIPE, env=viewer.environment
-        )
-        out, _ = await process.communicate()
-        assert out.decode().split() == expected
+        ran = await run(sys.executable, "-c", script, *typed, env=viewer.environment)
+        assert ran.out.split() == expected
 
 
 async def test_the_roles_for_people_hold_what_the_verbs_ask_and_no_more(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 from collections.abc import AsyncIterator, MutableMapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ from structlog.testing import capture_logs
 from tests import objects
 from tests.benches import EVENTS, GUARD, ROLE, Bench, until
 from tests.conftest import Guard, guard_against
+from tests.programs import Kubectl
 from webhook import events
 from webhook.cluster import Cluster
 from webhook.events import Counted, Denial, Tally, counted_on, event_name, new_event
@@ -25,7 +25,6 @@ from webhook.sandbox import Sandbox
 from webhook.sandbox.controllers import ApiError
 from webhook.sandbox.controllers.kinds import PODS, TRAINJOBS
 
-KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
 NOW = datetime(2026, 1, 5, 10, 0, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
 DENIAL = Denial(
@@ -163,16 +162,10 @@ async def test_a_hundred_denied_retries_are_one_event_with_a_count(
 
     await until(told)
     assert set(await counts(bench)) == {message}
-    if KUBECTL is None:
-        pytest.skip("kubectl is not on PATH: install it, or name one in KUBECTL")
-    kubeconfig = bench.write_kubeconfig(tmp_path / "admin")
-    process = await asyncio.create_subprocess_exec(
-        *(KUBECTL, "--kubeconfig", str(kubeconfig), "describe", "trainjob", "llama"),
-        stdout=asyncio.subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-    )
-    out, _ = await process.communicate()
-    line = " ".join(out.decode().split("Events:")[1].splitlines()[3].split())
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    kubectl = Kubectl(bench.write_kubeconfig(tmp_path / "admin"), environment)
+    described = (await kubectl("describe", "trainjob", "llama")).out
+    line = " ".join(described.split("Events:")[1].splitlines()[3].split())
     assert line.startswith("Warning ReadmissionDenied ")
     (count,) = re.findall(r" \(x(\d+) over ", line)
     # A real API server that refuses an update of an object from its cache asks again about the stored one.

@@ -28,8 +28,7 @@ from certs.publication import authorities_in
 from tests import objects
 from tests.apiserver import ApiServer, assets_or_skip
 from tests.benches import GUARD, WEBHOOKS, Bench, Document, kustomized, until
-from tests.conftest import KUBECTL
-from tests.test_kubectl import Kubectl, Ran
+from tests.programs import Kubectl, Ran, kubectl_or_skip
 from tests.test_serve import Served, served
 from webhook.sandbox.controllers import ApiError
 from webhook.sandbox.controllers.client import Client
@@ -42,10 +41,6 @@ NAMESPACE = "trainjob-interlock"
 ACCOUNT = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAMESPACE}"
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/trainjob-interlock-certificate"
 RESUME = {"spec": {"suspend": False}}
-
-pytestmark = pytest.mark.skipif(
-    KUBECTL is None, reason="kubectl is not on PATH: install it, or name one in KUBECTL"
-)
 
 
 @dataclass
@@ -113,6 +108,7 @@ class Installation:
 
 @asynccontextmanager
 async def installing(tmp_path: Path, kind: type[ApiServer] = ApiServer) -> AsyncIterator[Installation]:
+    environment = {"PATH": str(Path(kubectl_or_skip()).parent), "HOME": str(tmp_path)}
     directory = tmp_path / "apiserver"
     directory.mkdir()
     async with (
@@ -122,7 +118,7 @@ async def installing(tmp_path: Path, kind: type[ApiServer] = ApiServer) -> Async
     ):
         kubeconfig = tmp_path / "admin.kubeconfig"
         server.write_kubeconfig(kubeconfig)
-        kubectl = Kubectl(kubeconfig, {"PATH": str(Path(str(KUBECTL)).parent), "HOME": str(tmp_path)})
+        kubectl = Kubectl(kubeconfig, environment)
         groups = (await admin.request("GET", "/apis"))["groups"]
         versions = {group["name"]: [one["version"] for one in group["versions"]] for group in groups}
         yield Installation(Bench(server, admin), kubectl, tmp_path, versions, guards)

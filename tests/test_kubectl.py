@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ import yaml
 from certs.authority import new_authority
 from tests import objects
 from tests.benches import GUARD, Bench, until
-from tests.conftest import KUBECTL, guard_against
+from tests.conftest import guard_against
+from tests.programs import Kubectl, Ran
 from webhook.sandbox.controllers.kinds import PODS, TRAINJOBS
 from webhook.trainjob import DEFAULT_A_KEY
 
@@ -26,32 +25,6 @@ REFUSED = (
     'admission webhook "readmission.interlock.dispatch.phpboyscout.uk" denied the request: '
     "waiting for pods of the previous execution to go: llama-node-0-1-x on node-1 (Ready=Unknown)"
 )
-
-
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-
-@dataclass(frozen=True)
-class Kubectl:
-    kubeconfig: Path
-    environment: dict[str, str]
-
-    async def __call__(self, *arguments: str, stdin: str | None = None) -> Ran:
-        process = await asyncio.create_subprocess_exec(
-            *(str(KUBECTL), "--kubeconfig", str(self.kubeconfig), *arguments),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=self.environment,
-        )
-        async with asyncio.timeout(60):
-            out, err = await process.communicate(None if stdin is None else stdin.encode())
-        assert process.returncode is not None
-        return Ran(process.returncode, out.decode(), err.decode())
 
 
 @pytest.fixture

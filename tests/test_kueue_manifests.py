@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests import objects
+from tests.benches import kustomized
 from tests.kueue_objects import admission_check, owned_by, workload
 from tests.test_kueue import NAME, checking
 from tests.test_kueue_faults import check_of, evict, is_ready, reached, reserve
@@ -133,12 +132,4 @@ def test_the_admission_check_is_ours_and_the_example_names_it() -> None:
 
 
 async def test_kustomize_builds_all_of_it() -> None:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not on PATH; https://kubernetes.io/docs/tasks/tools says how to install it")
-    process = await asyncio.create_subprocess_exec(
-        kubectl, "kustomize", str(KUEUE), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    built, complaints = await process.communicate()
-    assert process.returncode == 0, complaints.decode()
-    assert {one["kind"] for one in yaml.safe_load_all(built)} == {one["kind"] for one in documents()}
+    assert {one["kind"] for one in await kustomized(KUEUE)} == {one["kind"] for one in documents()}

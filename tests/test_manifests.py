@@ -1,8 +1,6 @@
-import asyncio
 import inspect
 import os
 import re
-from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from tests.benches import kustomized
+from tests.programs import run
 from webhook import __version__, events
 from webhook.certificates import ClusterCertificates
 from webhook.cluster import Cluster
@@ -397,12 +396,9 @@ def kubectl_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-async def make(*arguments: str) -> tuple[int | None, str]:
-    process = await asyncio.create_subprocess_exec(
-        "make", "--directory", str(REPOSITORY), *arguments, stdout=PIPE, stderr=STDOUT
-    )
-    output, _ = await process.communicate()
-    return process.returncode, output.decode()
+async def make(*arguments: str) -> tuple[int, str]:
+    ran = await run("make", "--directory", str(REPOSITORY), *arguments)
+    return ran.code, ran.out + ran.err
 
 
 async def test_make_deploy_applies_it_with_the_image_and_waits_until_it_is_ready(kubectl_calls: Path) -> None:

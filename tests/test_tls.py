@@ -176,3 +176,27 @@ async def test_a_client_without_a_certificate_of_the_authority_gets_no_answer(
         impostor = new_authority(common_name="another", now=datetime.now(UTC))
         with pytest.raises(aiohttp.ClientError):
             await reviewed(guard, showing(guard, impostor))
+
+
+async def test_the_authority_of_the_served_certificate_vouches_for_no_client(
+    tmp_path: Path, client_authority: Authority
+) -> None:
+    own = new_authority(now=datetime.now(UTC))
+    serving = own.issue(ip_addresses=["127.0.0.1"], now=datetime.now(UTC))
+    files = {
+        "tls_cert_file": serving.certificate_pem,
+        "tls_key_file": serving.key_pem,
+        "tls_ca_file": own.certificate_pem,
+        "client_ca_file": client_authority.certificate_pem,
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    async with (
+        ScriptedApiServer() as server,
+        guard_against(
+            server.write_kubeconfig(tmp_path / "kubeconfig"), **{name: tmp_path / name for name in files}
+        ) as guard,
+    ):
+        assert (await reviewed(guard, showing(guard, client_authority)))["response"]["allowed"] is True
+        with pytest.raises(aiohttp.ClientError):
+            await reviewed(guard, showing(guard, own))

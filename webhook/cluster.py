@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -328,20 +328,14 @@ class Cluster:
         Raises:
             ReadFailedError: there is no watch, or it broke off.
         """
-        target = _Target(f"watching {place.what}", f"watch {place.resource}")
         query = {"watch": "true", "allowWatchBookmarks": "true"}
         if selector:
             query["labelSelector"] = selector
-        try:
-            async with self._request("GET", place.collection, query, await self._credentials.proof()) as told:
-                if told.status != HTTPStatus.OK:
-                    _document(told.status, await _body(told, target), target, None)
-                async for _ in told.content.iter_any():
+        call = Call(f"watching {place.what}", f"watch {place.resource}", place.collection, query)
+        async with aclosing(self.watch(call)) as events:
+            async for event in events:
+                if event.get("type") != "BOOKMARK":
                     yield
-        except CredentialsError as error:
-            raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
-        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
-            raise _failed(target, f"the watch broke off: {_told(error)}", _TRY_AGAIN) from error
 
     async def call(self, call: Call) -> Mapping[str, Any]:
         """Make the request and return the decoded answer.
@@ -355,7 +349,9 @@ class Cluster:
         status, answer = await self._exchange(call.method, call.path, call.query, target, sent)
         return _document(status, answer, target, None)
 
-    async def watch(self, call: Call, *, seconds: float) -> AsyncGenerator[Mapping[str, Any], None]:
+    async def watch(
+        self, call: Call, *, seconds: float | None = None
+    ) -> AsyncGenerator[Mapping[str, Any], None]:
         """The events of a watch, decoded, until the API server, the network or the end of `seconds` ends it.
 
         Memory: one event at a time.

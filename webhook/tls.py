@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from certs.authority import ServingCertificate, is_address, new_authority
+from certs.authority import ServingCertificate, bare_server_context, is_address, new_authority
 from certs.keeper import CertificateKeeper
 from certs.rotation import Terms
 from webhook.certificate_files import followed
@@ -134,12 +134,13 @@ def _context(certificate: ServingCertificate, settings: Settings) -> ssl.SSLCont
         files = f"tls_cert_file {settings.tls_cert_file} and tls_key_file {settings.tls_key_file}"
         raise ValueError(f"{files} are no PEM certificate and its key: {error.reason}") from error
     try:
-        # It is published as it is, and an API server that cannot read it denies every re-admission.
-        context.load_verify_locations(cadata=certificate.authority_pem.decode())
+        # It is published as it is, and an API server that cannot read it denies every re-admission. Tried
+        # elsewhere: what is served must not trust clients for it.
+        bare_server_context().load_verify_locations(cadata=certificate.authority_pem.decode())
     except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
         file = settings.tls_ca_file or settings.tls_cert_file
         raise ValueError(f"tls_ca_file {file} is no PEM certificate") from error
-    return certificate.server_context()
+    return context
 
 
 def _require_client_certificates(context: ssl.SSLContext, settings: Settings) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.sandbox.conftest import PODS, TRAINJOBS, pod, trainjob
+from webhook.sandbox.controllers.kinds import owner_reference
 
 if TYPE_CHECKING:
     from tests.sandbox.conftest import Api
@@ -16,15 +17,7 @@ JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 
 
 def owned(body: dict[str, Any], owner: dict[str, Any]) -> dict[str, Any]:
-    reference = {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    return body | {"metadata": body["metadata"] | {"ownerReferences": [reference]}}
+    return body | {"metadata": body["metadata"] | {"ownerReferences": [owner_reference(owner)]}}
 
 
 def jobset(name: str = "llama") -> dict[str, Any]:

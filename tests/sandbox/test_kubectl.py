@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from tests.conftest import KUBECTL
+from tests.programs import kubectl_or_skip, run
 from tests.sandbox.conftest import pod, trainjob
 
 if TYPE_CHECKING:
@@ -28,22 +27,11 @@ def kubectl(sandbox: Sandbox, tmp_path: Path) -> Kubectl:
     sandbox.write_kubeconfig(path)
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": str(path)}
 
-    async def run(*arguments: str, stdin: str | None = None, **more: str) -> str:
-        process = await asyncio.create_subprocess_exec(
-            str(KUBECTL),
-            *arguments,
-            stdin=DEVNULL if stdin is None else PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=environment | more,
-        )
-        async with asyncio.timeout(60):
-            out, err = await process.communicate(None if stdin is None else stdin.encode())
-        if process.returncode:
-            return f"exit {process.returncode}: {out.decode()}{err.decode()}"
-        return out.decode()
+    async def said(*arguments: str, stdin: str | None = None, **more: str) -> str:
+        ran = await run(kubectl_or_skip(), *arguments, env=environment | more, stdin=stdin)
+        return f"exit {ran.code}: {ran.out}{ran.err}" if ran.code else ran.out
 
-    return run
+    return said
 
 
 async def test_the_kubeconfig_is_for_its_owner_alone(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -15,11 +15,13 @@ from webhook.sandbox.controllers.kinds import (
     Object,
     condition_status,
     controlled_by,
+    is_finished_job,
     is_terminal,
     is_terminating,
     owner_reference,
     timestamp,
     with_condition,
+    with_suspension,
 )
 from webhook.sandbox.controllers.planning import Chain, Create, Plan, delete, plan, status_patch
 from webhook.sandbox.controllers.world import World
@@ -46,7 +48,7 @@ def reconcile(world: World, now: datetime, failures: Mapping[str, datetime], bac
     chains, wakes = [], []
     pods = world.all(PODS)
     for job in world.all(JOBS):
-        if is_terminating(job) or _is_finished(job):
+        if is_terminating(job) or is_finished_job(job):
             continue
         own = _Own(job, [pod for pod in pods if controlled_by(pod, job)])
         retry_at = max((failures[uid] + backoff for uid in own.failed if uid in failures), default=None)
@@ -54,10 +56,6 @@ def reconcile(world: World, now: datetime, failures: Mapping[str, datetime], bac
         chains.append(chain)
         wakes.append(wake_at)
     return plan(chains, wakes)
-
-
-def _is_finished(job: Object) -> bool:
-    return "True" in (condition_status(job, "Complete"), condition_status(job, "Failed"))
 
 
 def _phase(pod: Object) -> str:
@@ -120,7 +118,7 @@ class _Own:
 def _chain(own: _Own, now: datetime, retry_at: datetime | None) -> tuple[Chain, datetime | None]:
     job = own.job
     if job["spec"].get("suspend"):
-        return _stop(own, _SUSPENDED, now), None
+        return _stop(own, now), None
     if own.failures > job["spec"].get("backoffLimit", 6):
         return _finish(own, "Failed", "FailureTarget", _LIMIT, now), None
     if len(own.succeeded) >= own.completions:
@@ -132,11 +130,11 @@ def _chain(own: _Own, now: datetime, retry_at: datetime | None) -> tuple[Chain, 
     return [*created, *_status(own, now, active=len(own.active) + len(created))], None
 
 
-def _stop(own: _Own, condition: Object, now: datetime) -> Chain:
+def _stop(own: _Own, now: datetime) -> Chain:
     status = _counted(own, active=0, terminating=len(own.terminating) + len(own.active))
     status["ready"] = 0
     status["startTime"] = None
-    status["conditions"] = with_condition(_conditions(own.job), condition, now)
+    status["conditions"] = with_suspension(own.job, _SUSPENDED, _RESUMED, now)
     return [*(delete(PODS, pod) for pod in own.active), *status_patch(JOBS, own.job, status)]
 
 
@@ -154,8 +152,7 @@ def _finish(own: _Own, condition: str, interim: str, why: Object, now: datetime)
 
 def _status(own: _Own, now: datetime, *, active: int) -> Chain:
     status = _counted(own, active=active, terminating=len(own.terminating))
-    if condition_status(own.job, "Suspended"):
-        status["conditions"] = with_condition(_conditions(own.job), _RESUMED, now)
+    status["conditions"] = with_suspension(own.job, _SUSPENDED, _RESUMED, now) or None
     status["startTime"] = (own.job.get("status") or {}).get("startTime") or timestamp(now)
     return status_patch(JOBS, own.job, status)
 

@@ -14,9 +14,11 @@ from webhook.sandbox.controllers.kinds import (
     Object,
     condition_status,
     controlled_by,
+    is_finished_job,
     is_terminating,
     owner_reference,
     with_condition,
+    with_suspension,
 )
 from webhook.sandbox.controllers.planning import Chain, Create, Plan, patch, plan, status_patch
 from webhook.sandbox.controllers.world import World
@@ -56,14 +58,10 @@ def _chain(jobset: Object, world: World, now: datetime) -> Chain:
         job = world.get(JOBS, jobset["metadata"]["namespace"], wanted["metadata"]["name"])
         if job is None:
             chain.append(Create(JOBS, wanted))
-        elif controlled_by(job, jobset) and not is_terminating(job) and not _finished(job):
+        elif controlled_by(job, jobset) and not is_terminating(job) and not is_finished_job(job):
             chain += _follow_suspension(jobset, job, wanted)
     # The condition follows the writes to the Jobs: when one of those fails, it is not set.
     return [*chain, *_status(jobset, world, now)]
-
-
-def _finished(job: Object) -> bool:
-    return "True" in (condition_status(job, "Complete"), condition_status(job, "Failed"))
 
 
 def _follow_suspension(jobset: Object, job: Object, wanted: Object) -> Chain:
@@ -132,11 +130,7 @@ def _marked(template: Object, marks: dict[str, str]) -> Object:
 
 def _status(jobset: Object, world: World, now: datetime) -> Chain:
     jobs = [job for job in world.all(JOBS) if controlled_by(job, jobset)]
-    conditions = (jobset.get("status") or {}).get("conditions") or []
-    if jobset["spec"].get("suspend"):
-        conditions = with_condition(conditions, _SUSPENDED, now)
-    elif condition_status(jobset, "Suspended"):
-        conditions = with_condition(conditions, _RESUMED, now)
+    conditions = with_suspension(jobset, _SUSPENDED, _RESUMED, now)
     terminal = None
     if any(condition_status(job, "Failed") == "True" for job in jobs):
         terminal, conditions = "Failed", with_condition(conditions, _FAILED, now)

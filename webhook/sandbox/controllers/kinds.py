@@ -98,6 +98,19 @@ def with_condition(conditions: Iterable[Object], condition: Object, now: datetim
     return [*kept, {**condition, "lastTransitionTime": timestamp(now)}]
 
 
+def with_suspension(item: Object, suspended: Object, resumed: Object, now: datetime) -> list[Object]:
+    """Return the conditions of an object, `Suspended` following its spec; one that never was has none."""
+    conditions = (item.get("status") or {}).get("conditions") or []
+    if item["spec"].get("suspend"):
+        return with_condition(conditions, suspended, now)
+    return with_condition(conditions, resumed, now) if condition_status(item, "Suspended") else conditions
+
+
+def is_finished_job(job: Object) -> bool:
+    """Tell whether a Job is Complete or Failed."""
+    return "True" in (condition_status(job, "Complete"), condition_status(job, "Failed"))
+
+
 def is_annotated_lost(node: Object) -> bool:
     """Tell whether someone cut the node off with kubectl: the annotation `LOST` is `true`."""
     return (node["metadata"].get("annotations") or {}).get(LOST) == "true"

@@ -16,6 +16,7 @@ from webhook.sandbox.controllers.kinds import (
     is_terminating,
     owner_reference,
     with_condition,
+    with_suspension,
 )
 from webhook.sandbox.controllers.planning import Chain, Create, Plan, patch, plan, status_patch
 from webhook.sandbox.controllers.world import World
@@ -30,20 +31,8 @@ _SUSPENDED = {
     "message": "TrainJob is suspended",
 }
 _RESUMED = {"type": "Suspended", "status": "False", "reason": "Resumed", "message": "TrainJob is resumed"}
-_FINISHED_BY = {
-    "Completed": {
-        "type": "Complete",
-        "status": "True",
-        "reason": "AllJobsCompleted",
-        "message": "jobset completed successfully",
-    },
-    "Failed": {
-        "type": "Failed",
-        "status": "True",
-        "reason": "FailedJobs",
-        "message": "jobset failed due to one or more job failures",
-    },
-}
+_OF_THE_JOBSET = {"Completed": "Complete", "Failed": "Failed"}
+"""The JobSet's conditions that finish a TrainJob, and what each is called there."""
 
 
 def reconcile(world: World, now: datetime) -> Plan:
@@ -56,7 +45,7 @@ def _chain(trainjob: Object, world: World, now: datetime) -> Chain:
     if (
         is_terminating(trainjob)
         or spec.get("managedBy", _MANAGER) != _MANAGER
-        or any(condition_status(trainjob, c["type"]) == "True" for c in _FINISHED_BY.values())
+        or any(condition_status(trainjob, one) == "True" for one in _OF_THE_JOBSET.values())
     ):
         return []
     jobset = world.get(JOBSETS, metadata["namespace"], metadata["name"])
@@ -149,14 +138,12 @@ def _with_metadata(replicated: Object, wanted: list[Object]) -> Object:
 
 
 def _status(trainjob: Object, jobset: Object | None, now: datetime) -> Chain:
-    conditions = (trainjob.get("status") or {}).get("conditions") or []
-    if _suspended(trainjob):
-        conditions = with_condition(conditions, _SUSPENDED, now)
-    elif condition_status(trainjob, "Suspended"):
-        conditions = with_condition(conditions, _RESUMED, now)
+    conditions = with_suspension(trainjob, _SUSPENDED, _RESUMED, now)
     status = (jobset or {}).get("status") or {}
-    if finished := _FINISHED_BY.get(status.get("terminalState") or ""):
-        conditions = with_condition(conditions, finished, now)
+    for condition in status.get("conditions") or ():
+        if condition["status"] == "True" and condition["type"] in _OF_THE_JOBSET:
+            finished = {**condition, "type": _OF_THE_JOBSET[condition["type"]]}
+            conditions = with_condition(conditions, finished, now)
     return status_patch(
         TRAINJOBS,
         trainjob,
