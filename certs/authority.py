@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -54,6 +55,22 @@ class ServingCertificate(_CertificateAndKey):
     """A certificate a server shows, its private key, and the authority a client must trust to accept it."""
 
     authority_pem: bytes
+
+    @property
+    def authority_not_after(self) -> datetime | None:
+        """The last moment of validity of the authority that issued it, UTC; None where that is not known.
+
+        It is looked for among the certificates of `authority_pem`; a self-signed certificate is no authority.
+        """
+        certificate = x509.load_pem_x509_certificate(self.certificate_pem)
+        return max(
+            (
+                authority.not_valid_after_utc
+                for authority in x509.load_pem_x509_certificates(self.authority_pem)
+                if authority != certificate and _has_issued(authority, certificate)
+            ),
+            default=None,
+        )
 
     @property
     def names(self) -> frozenset[str]:
@@ -157,6 +174,14 @@ class Authority(_CertificateAndKey):
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
             raise ValueError("the authority's private key is not the one of its certificate")
         return key
+
+
+def _has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def is_address(name: str) -> bool:

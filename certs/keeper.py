@@ -164,6 +164,9 @@ class CertificateKeeper:
         self._clock = clock or SystemClock()
         self._poll = poll
         self._in_service: ServingCertificate | None = None
+        self._trusted: frozenset[bytes] | None = None
+        self._round_failed = False
+        self._failed_rounds = 0
         self._sightings: dict[str, _Sighting] = {}
         self._told: dict[str, object] = {}
         self._running: asyncio.Task[None] | None = None
@@ -182,16 +185,31 @@ class CertificateKeeper:
         """The certificate that new connections are answered with."""
         return self._in_service
 
+    @property
+    def is_published(self) -> bool | None:
+        """Whether API servers trust what is served, as last seen; None before anything was seen."""
+        if self._trusted is None:
+            return None
+        return self._in_service is not None and self._in_service.authority_pem in self._trusted
+
+    @property
+    def failed_rounds(self) -> int:
+        """In how many rounds, one every `poll`, looking or a step that was due failed so far."""
+        return self._failed_rounds
+
     async def _run(self) -> None:
         while True:
+            self._round_failed = False
             try:
                 pause = await self._work()
                 self._told.pop("fault", None)
             except Exception as error:  # noqa: BLE001 - no fault may end it; its message could quote the Secret
+                self._round_failed = True
                 self._tell_if_new(
                     "fault", "certificate keeper failed", error=type(error).__name__, at=_at(error)
                 )
                 pause = self._poll
+            self._failed_rounds += self._round_failed
             await self._pause(pause.total_seconds())
 
     async def _work(self) -> timedelta:
@@ -228,6 +246,7 @@ class CertificateKeeper:
         reading = read_secret(secret)
         published = published_in(configuration, self._webhook_names)
         self._tell_what_is_wrong(secret, reading, published)
+        self._trusted = frozenset() if published is None else published.trusted
         version = published and (published.uid, published.generation)
         situation = Situation(
             state=reading.state,
@@ -311,6 +330,7 @@ class CertificateKeeper:
             self._told.pop("configuration", None)
 
     def _tell_failure(self, topic: str, error: Exception) -> None:
+        self._round_failed = True
         reason = str(error) or f"no answer within {CALL_TIMEOUT_SECONDS:g} s"
         self._tell_if_new(topic, "certificates not kept", doing=_DOING[topic], why=reason)
 

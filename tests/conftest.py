@@ -19,6 +19,7 @@ from tests.apiserver import ApiServer, assets_or_skip
 from tests.benches import Bench
 from tests.programs import kubectl_or_skip
 from webhook.cluster import Cluster
+from webhook.metrics import GuardMetrics
 from webhook.sandbox import Sandbox
 from webhook.sandbox.controllers.client import Client
 from webhook.server import Lifecycle, listening
@@ -101,9 +102,10 @@ class Guard:
 async def guard_against(kubeconfig: Path, **settings: Any) -> AsyncIterator[Guard]:
     """A guard in this process that asks the API server of `kubeconfig`."""
     chosen = Settings(host="127.0.0.1", port=0, kubeconfig=str(kubeconfig), **settings)
+    metrics = GuardMetrics()
     async with (
-        Cluster.connect(kubeconfig=str(kubeconfig)) as cluster,
-        listening(chosen, cluster) as guard,
+        Cluster.connect(kubeconfig=str(kubeconfig), observer=metrics) as cluster,
+        listening(chosen, cluster, metrics) as guard,
     ):
         trust = ssl.create_default_context(cadata=guard.authority_pem.decode())
         connector = aiohttp.TCPConnector(ssl=trust, limit=0)

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 import structlog
 
-from webhook import events, trainjob, wording, workload
+from webhook import events, trainjob, waits, wording, workload
 from webhook.agenda import Agenda, Waiting
 from webhook.cluster import JOBSET_GROUP, JOBSET_VERSION, Call, Cluster, ReadFailedError
 from webhook.following import Changed, Event, Followed, Listed, NotServedError, follow
@@ -36,6 +36,7 @@ from webhook.trainjob import (
     read_trainjob,
 )
 from webhook.verdict import Clear, Unknown, UnreadableAnswerError
+from webhook.waits import Because
 from webhook.workload import AdmissionCheck, Clears, Finding, Key, Waits, Workload
 
 _TRAINER_VERSION = "v1alpha1"
@@ -74,6 +75,15 @@ class Counts:
     conflicts: int = 0
 
 
+Decision = Literal["Clear", "PodsRemain", "ExecutionNotStopped", "CheckFailed", "NothingToAdmit", "Unguarded"]
+"""What one look at a Workload comes to. The first four are the verdicts; an `Unguarded` one is not a
+TrainJob's, and with `NothingToAdmit` its TrainJob is not there, cannot be read, or has no number left."""
+
+
+def _to_nobody(_: Decision) -> None:
+    pass
+
+
 class OvertakenError(Exception):
     """What was decided on changed meanwhile."""
 
@@ -89,6 +99,13 @@ class Controller:
     record: events.Record = events.no_record
     counts: Counts = field(default_factory=Counts)
     waiting: Waiting = field(default_factory=Waiting)
+    checks: Collection[str] = ()
+    decided: Callable[[Decision], None] = _to_nobody
+
+    def waits(self, now: datetime) -> Iterator[tuple[Because, float]]:
+        """Why and for how many seconds each Workload waits that was found to have to."""
+        for one, because in self.waiting.found_waiting():
+            yield because, _seconds_since(one.waits_since(self.checks), now)
 
     async def run(self) -> None:
         """Decide the admission checks, for ever; while Kueue is not installed, wait for it."""
@@ -170,6 +187,7 @@ class _Session:
                     if check is not None and not gone:
                         self._checks[name] = check
             self._checks_changed.set()
+            self._controller.checks = frozenset(self._checks)
             if set(self._checks) != before:
                 _log.info("admission checks", names=sorted(self._checks))
                 for one in tuple(self._open.values()):
@@ -277,9 +295,11 @@ class _Session:
                 pause = await self._refreshed(key)
             except (ReadFailedError, UnreadableAnswerError, TimeoutError) as error:
                 _log.warning("cannot decide", namespace=key[0], workload=key[1], why=str(error))
+                self._undecided(key)
                 pause = self._pace.retry
             except Exception:  # noqa: BLE001 - what is wrong with one Workload must not stop the others
                 _log.exception("internal error", namespace=key[0], workload=key[1])
+                self._undecided(key)
                 pause = self._pace.shortest
             finally:
                 self._agenda.done(key)
@@ -308,11 +328,18 @@ class _Session:
             self._pauses.pop(key, None)
             self._record(one, finding)
             self._take(workload.read_workload(written), is_news=False)
+        self._controller.decided(_decision(one, finding))
+        if isinstance(finding, Waits):
+            self._waiting.found(key, finding.because or "unknown")
         failed = isinstance(finding, Waits) and finding.fails
         pause = self._pauses.get(key, self._pace.retry if failed else self._pace.shortest)
         self._pauses[key] = min(2 * pause, self._pace.longest)
         # Many that began to wait together must not be looked at together ever after.
         return pause * random.uniform(0.7, 1)  # noqa: S311
+
+    def _undecided(self, key: Key) -> None:
+        self._controller.decided("CheckFailed")
+        self._waiting.found(key, "unknown")
 
     def _record(self, one: Workload, finding: Finding) -> None:
         """Leave an event on the TrainJob that waits, as the guard does: one for each message."""
@@ -366,7 +393,8 @@ class _Session:
         self._waiting.carries(one.key, subject.executions)
         verdict = await ask(self._cluster, subject, seconds=self._pace.question)
         if not isinstance(verdict, Clear):
-            return Waits(wording.denial(verdict), fails=isinstance(verdict, Unknown))
+            fails = isinstance(verdict, Unknown)
+            return Waits(wording.denial(verdict), fails, waits.because(verdict))
         if not self._controller.raise_a:
             return Clears(wording.nothing_remains(), {})
         if not await self._is_current(one):
@@ -495,6 +523,28 @@ async def _events(cluster: Cluster, followed: Followed[_Kept]) -> AsyncGenerator
 def _named_check(document: Mapping[str, Any]) -> tuple[str, AdmissionCheck | None]:
     name = str((document.get("metadata") or {}).get("name"))
     return name, workload.read_admission_check(document)
+
+
+def _decision(one: Workload, finding: Finding) -> Decision:
+    match finding:
+        case Clears():
+            return "Unguarded" if one.owner is None else "Clear"
+        case Waits(fails=True):
+            return "CheckFailed"
+        case Waits(because="not-stopped"):
+            return "ExecutionNotStopped"
+        case Waits(because="pods" | "lost-node"):
+            return "PodsRemain"
+        case _:
+            return "NothingToAdmit"
+
+
+def _seconds_since(written: str, now: datetime) -> float:
+    """0 where it is no time, or one that is yet to come by this machine's clock."""
+    try:
+        return max(0.0, (now - datetime.fromisoformat(written)).total_seconds())
+    except (ValueError, TypeError):
+        return 0.0
 
 
 def _is_older(version: str, than: str) -> bool:

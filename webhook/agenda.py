@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from webhook.trainjob import Execution
+from webhook.waits import Because
 from webhook.workload import Key, Workload
 
 
@@ -20,6 +21,7 @@ class Waiting:
         self._by_trainjob: defaultdict[Key, set[Key]] = defaultdict(set)
         self._by_execution: defaultdict[tuple[str, Execution], set[Key]] = defaultdict(set)
         self._executions: dict[Key, frozenset[Execution]] = {}
+        self._because: dict[Key, Because] = {}
 
     def __iter__(self) -> Iterator[Key]:
         return iter(tuple(self._workloads))
@@ -49,9 +51,20 @@ class Waiting:
             for execution in executions:
                 self._by_execution[key[0], execution].add(key)
 
+    def found(self, key: Key, because: Because) -> None:
+        """It was looked at, and has to wait for this."""
+        if key in self._workloads:
+            self._because[key] = because
+
+    def found_waiting(self) -> Iterator[tuple[Workload, Because]]:
+        """Those that were found to have to wait, and for what; of the others it is not known yet."""
+        for key, because in tuple(self._because.items()):
+            yield self._workloads[key], because
+
     def remove(self, key: Key) -> None:
         """It does not wait any more."""
         self.carries(key, frozenset())
+        self._because.pop(key, None)
         one = self._workloads.pop(key, None)
         if one is not None and one.owner is not None:
             self._drop(self._by_trainjob, (one.namespace, one.owner.name), key)

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import structlog
 
@@ -17,6 +18,14 @@ LOOK_SECONDS = 10.0
 _log = structlog.get_logger()
 
 
+@dataclass(slots=True)
+class Following:
+    """What is served of the files now, and how many looks at them failed so far."""
+
+    in_service: ServingCertificate
+    failed_looks: int = 0
+
+
 @asynccontextmanager
 async def followed(
     read: Callable[[], ServingCertificate],
@@ -24,23 +33,24 @@ async def followed(
     context: ssl.SSLContext,
     *,
     every: float = LOOK_SECONDS,
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Following]:
     """Have `context` show what `read` returns, as it changes, while the block runs.
 
     Files that cannot be read, or of which only some are replaced so far, change nothing: what is served
     stays, and they are looked at again.
     """
-    following = asyncio.create_task(_follow(read, in_service, context, every))
+    following = Following(in_service)
+    task = asyncio.create_task(_follow(read, following, context, every))
     try:
-        yield
+        yield following
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _follow(
     read: Callable[[], ServingCertificate],
-    in_service: ServingCertificate,
+    following: Following,
     context: ssl.SSLContext,
     every: float,
 ) -> None:
@@ -49,12 +59,13 @@ async def _follow(
         await asyncio.sleep(every)
         try:
             found = await asyncio.to_thread(read)
-            if found != in_service:
+            if found != following.in_service:
                 found.replace_in(context)
-                in_service = found
+                following.in_service = found
                 _log.info("serving certificate in use", expires=str(found.not_after))
             told = ""
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            following.failed_looks += 1
             why = str(error)
             if why != told:
                 _log.warning("certificate files cannot be used, the certificate before stays", why=why)

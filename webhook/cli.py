@@ -78,8 +78,8 @@ def serve(
     }
     settings = _settings(Settings, given)
     try:
-        with logs.to_stderr(settings.log_level):
-            asyncio.run(serve_guard(settings))
+        with logs.to_stderr(settings.log_level) as log_lines_lost:
+            asyncio.run(serve_guard(settings, log_lines_lost=log_lines_lost))
     except (CredentialsError, OSError, ValueError) as error:
         _fail(f"the guard cannot start: {error}", code=1)
 
@@ -110,8 +110,8 @@ def kueue(
     }
     settings = _settings(KueueSettings, given)
     try:
-        with logs.to_stderr(settings.log_level):
-            asyncio.run(serve_check(settings))
+        with logs.to_stderr(settings.log_level) as log_lines_lost:
+            asyncio.run(serve_check(settings, log_lines_lost=log_lines_lost))
     except (CredentialsError, OSError) as error:
         _fail(f"the admission check cannot start: {error}", code=1)
 

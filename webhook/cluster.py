@@ -22,6 +22,7 @@ import orjson
 from certs.authority import is_address
 from webhook import __version__, trainjob
 from webhook.credentials import Credentials, CredentialsError, Proof
+from webhook.observer import NOBODY, ErrorKind, Observer, error_kind
 from webhook.verdict import Failure
 
 JOBSET_GROUP = "jobset.x-k8s.io"
@@ -102,10 +103,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What a request is for: in words, and as the permission it takes."""
+    """What a request is for: in words, and as the permission it takes; and who is told that it failed."""
 
     what: str
     permission: str
+    observer: Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,13 @@ class Cluster:
     """One API server. Use `Cluster.connect`."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, credentials: Credentials, proxy: str | None = None
+        self,
+        session: aiohttp.ClientSession,
+        credentials: Credentials,
+        proxy: str | None = None,
+        observer: Observer = NOBODY,
     ) -> None:
+        self.observer = observer
         self._session = session
         self._credentials = credentials
         self._through = f" through the proxy {_without_user(proxy)}" if proxy else ""
@@ -130,9 +137,9 @@ class Cluster:
     @classmethod
     @asynccontextmanager
     async def connect(
-        cls, *, kubeconfig: str | None = None, context: str | None = None
+        cls, *, kubeconfig: str | None = None, context: str | None = None, observer: Observer = NOBODY
     ) -> AsyncIterator[Cluster]:
-        """Read the credentials and open a client; nothing is sent yet.
+        """Read the credentials and open a client; nothing is sent yet. `observer` is told what fails.
 
         Raises:
             CredentialsError: there are none, they are malformed, or the proxy that is set is none.
@@ -147,7 +154,7 @@ class Cluster:
                 proxy=proxy,
                 cookie_jar=aiohttp.DummyCookieJar(),
             ) as session:
-                yield cls(session, credentials, proxy)
+                yield cls(session, credentials, proxy, observer)
 
     @property
     def url(self) -> str:
@@ -168,14 +175,15 @@ class Cluster:
         Raises:
             ReadFailedError: it does not answer, or does not accept the credentials.
         """
-        target = _Target("reading the API server's version", "get /version")
+        target = self._target("reading the API server's version", "get /version")
         document = await self._read("/version", {}, target)
-        target = _Target("reading the API groups", "get /apis")
+        target = self._target("reading the API groups", "get /apis")
         _items(await self._read("/apis", {}, target), "groups", target)
         return str(document.get("gitVersion", "unknown"))
 
     def unanswered(self, what: str, *, seconds: float) -> Failure:
-        """Why a read that its caller gave up on after so many seconds had no answer."""
+        """Why a read that its caller gave up on after so many seconds had no answer; the observer is told."""
+        self.observer.call_failed("timeout")
         within = f"within {max(seconds, 0):.2g} s"
         if self._credentials.are_awaited:
             why = f"waiting for the credentials of {self._credentials.source}, which did not come {within}"
@@ -192,7 +200,7 @@ class Cluster:
         Raises:
             ReadFailedError: there is no readable answer.
         """
-        target = _Target(f"listing pods in namespace {namespace}", f"list pods in namespace {namespace}")
+        target = self._target(f"listing pods in namespace {namespace}", f"list pods in namespace {namespace}")
         query = {"labelSelector": selector, "fieldSelector": NOT_TERMINAL, "limit": str(at_most)}
         async for page in self._pages(
             f"/api/v1/namespaces/{_quoted(namespace)}/pods", query, target, "PodList"
@@ -205,7 +213,7 @@ class Cluster:
         Raises:
             ReadFailedError: there is no readable answer.
         """
-        target = _Target(
+        target = self._target(
             f"listing Jobs in namespace {namespace}", f"list jobs.batch in namespace {namespace}"
         )
         path = f"/apis/batch/v1/namespaces/{_quoted(namespace)}/jobs"
@@ -219,7 +227,7 @@ class Cluster:
         Raises:
             ReadFailedError: there is no readable answer.
         """
-        target = _Target(
+        target = self._target(
             f"reading JobSet {name} in namespace {namespace}",
             f"get jobsets.{JOBSET_GROUP} in namespace {namespace}",
         )
@@ -235,7 +243,7 @@ class Cluster:
                 return None
             self._jobset_version = served
         why = f"the API server serves {JOBSET_GROUP}/{self._jobset_version} but no jobsets"
-        raise _failed(target, why, _TRY_AGAIN)
+        raise _failed(target, why, _TRY_AGAIN, "other")
 
     async def node(self, name: str) -> Mapping[str, Any] | None:
         """The node of this name, or None when it is gone.
@@ -243,7 +251,7 @@ class Cluster:
         Raises:
             ReadFailedError: there is no readable answer.
         """
-        target = _Target(f"reading node {name}", "get nodes")
+        target = self._target(f"reading node {name}", "get nodes")
         status, body = await self._get(f"/api/v1/nodes/{_quoted(name)}", {}, target)
         if status == HTTPStatus.NOT_FOUND and _says_that_the_object_is_absent(body, name):
             return None
@@ -255,7 +263,7 @@ class Cluster:
         Raises:
             ReadFailedError: there is no readable answer.
         """
-        target = _Target(f"reading {place.what}", f"get {place.resource}")
+        target = self._target(f"reading {place.what}", f"get {place.resource}")
         status, body = await self._get(place.path, {}, target)
         if status == HTTPStatus.NOT_FOUND and _says_that_the_object_is_absent(body, place.name):
             return None
@@ -268,7 +276,7 @@ class Cluster:
             WriteConflictedError: there is one already.
             ReadFailedError: the API server did not take it.
         """
-        target = _Target(f"creating {place.what}", f"create {place.resource}")
+        target = self._target(f"creating {place.what}", f"create {place.resource}")
         status, body = await self._send("POST", place.collection, {}, target, orjson.dumps(document))
         if status == HTTPStatus.CONFLICT:
             raise WriteConflictedError(_reason(status, body))
@@ -281,7 +289,7 @@ class Cluster:
             WriteConflictedError: it is not, or it is gone.
             ReadFailedError: the API server did not take it.
         """
-        target = _Target(f"replacing {place.what}", f"update {place.resource}")
+        target = self._target(f"replacing {place.what}", f"update {place.resource}")
         status, body = await self._send("PUT", place.path, {}, target, orjson.dumps(document))
         gone = status == HTTPStatus.NOT_FOUND and _says_that_the_object_is_absent(body, place.name)
         if gone or status == HTTPStatus.CONFLICT:
@@ -295,7 +303,7 @@ class Cluster:
             WriteConflictedError: `document` has a `resourceVersion` that is no longer the object's.
             ReadFailedError: the API server did not take it.
         """
-        target = _Target(f"patching {place.what}", f"patch {place.resource}")
+        target = self._target(f"patching {place.what}", f"patch {place.resource}")
         body = orjson.dumps(document)
         status, answer = await self._send(
             "PATCH", place.path, {}, target, body, "application/merge-patch+json"
@@ -314,7 +322,7 @@ class Cluster:
         Raises:
             ReadFailedError: there is no readable answer.
         """
-        target = _Target(f"listing {place.what}", f"list {place.resource}")
+        target = self._target(f"listing {place.what}", f"list {place.resource}")
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         query = {"limit": str(at_most)} | {name: value for name, value in selectors.items() if value}
         async for page in self._pages(place.collection, query, target, place.kind):
@@ -343,7 +351,7 @@ class Cluster:
         Raises:
             ReadFailedError: there is no readable answer, or its code is no success.
         """
-        target = _Target(call.what, call.permission)
+        target = self._target(call.what, call.permission)
         body = None if call.body is None else orjson.dumps(call.body)
         sent = _Content(body, call.media_type, call.accept)
         status, answer = await self._exchange(call.method, call.path, call.query, target, sent)
@@ -360,7 +368,7 @@ class Cluster:
             ReadFailedError: there is no watch, it broke off, or it told of an error, such as a version that
                 is too old (410).
         """
-        target = _Target(call.what, call.permission)
+        target = self._target(call.what, call.permission)
         sent = _Content(None, accept=call.accept)
         try:
             proof = await self._credentials.proof()
@@ -373,9 +381,10 @@ class Cluster:
                 async for line in _lines(told, target):
                     yield _event(line, target)
         except CredentialsError as error:
-            raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
+            raise _failed(target, str(error), _CHECK_CREDENTIALS, "unauthorized") from error
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
-            raise _failed(target, f"the watch broke off: {_told(error)}", _TRY_AGAIN) from error
+            reason = f"the watch broke off: {_told(error)}"
+            raise _failed(target, reason, _TRY_AGAIN, _kind(error)) from error
 
     async def preferred_version(self, group: str) -> str | None:
         """The version of an API group that the API server prefers, or None when it does not serve the group.
@@ -383,7 +392,9 @@ class Cluster:
         Raises:
             ReadFailedError: there is no readable answer.
         """
-        return (await self._preferred_versions(_Target("reading the API groups", "get /apis"))).get(group)
+        return (await self._preferred_versions(self._target("reading the API groups", "get /apis"))).get(
+            group
+        )
 
     async def put_webhook_configuration(self, configuration: Mapping[str, Any]) -> None:
         """Create this ValidatingWebhookConfiguration, or replace the one of its name.
@@ -394,17 +405,17 @@ class Cluster:
         name = configuration["metadata"]["name"]
         collection = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
         kind = "validatingwebhookconfigurations.admissionregistration.k8s.io"
-        target = _Target(f"reading ValidatingWebhookConfiguration {name}", f"get {kind}")
+        target = self._target(f"reading ValidatingWebhookConfiguration {name}", f"get {kind}")
         status, body = await self._get(f"{collection}/{_quoted(name)}", {}, target)
         if status == HTTPStatus.NOT_FOUND:
-            target = _Target(f"creating ValidatingWebhookConfiguration {name}", f"create {kind}")
+            target = self._target(f"creating ValidatingWebhookConfiguration {name}", f"create {kind}")
             status, body = await self._send("POST", collection, {}, target, orjson.dumps(configuration))
         else:
             found = _document(status, body, target, "ValidatingWebhookConfiguration")
-            target = _Target(f"replacing ValidatingWebhookConfiguration {name}", f"update {kind}")
+            target = self._target(f"replacing ValidatingWebhookConfiguration {name}", f"update {kind}")
             if any("service" in webhook.get("clientConfig", {}) for webhook in found.get("webhooks") or ()):
                 why = "it calls a guard inside the cluster, which would no longer be asked"
-                raise _failed(target, why, "Name another with INTERLOCK_WEBHOOK_CONFIGURATION")
+                raise _failed(target, why, "Name another with INTERLOCK_WEBHOOK_CONFIGURATION", "other")
             # What people and tools wrote beside the webhooks is theirs.
             labels = {**(found["metadata"].get("labels") or {}), **configuration["metadata"]["labels"]}
             metadata = {**found["metadata"], "labels": labels}
@@ -427,7 +438,9 @@ class Cluster:
         if JOBSET_GROUP in versions:
             return versions[JOBSET_GROUP]
         if trainjob.GROUP not in versions:
-            raise _failed(target, "the API server does not serve TrainJobs, it may be starting", _TRY_AGAIN)
+            raise _failed(
+                target, "the API server does not serve TrainJobs, it may be starting", _TRY_AGAIN, "other"
+            )
         return None
 
     async def _preferred_versions(self, target: _Target) -> dict[str, str]:
@@ -487,9 +500,9 @@ class Cluster:
                 proof = await self._credentials.proof()
                 status, body = await self._send_once(method, path, query, target, sent, proof)
         except CredentialsError as error:
-            raise _failed(target, str(error), _CHECK_CREDENTIALS) from error
+            raise _failed(target, str(error), _CHECK_CREDENTIALS, "unauthorized") from error
         if status == HTTPStatus.FORBIDDEN and _refuses_the_credentials(status, body):
-            raise _failed(target, _reason(status, body), _CHECK_CREDENTIALS)
+            raise _failed(target, _reason(status, body), _CHECK_CREDENTIALS, "unauthorized")
         return status, body
 
     async def _send_once(
@@ -506,7 +519,10 @@ class Cluster:
                 return response.status, await _body(response, target)
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
             reason = f"{self._base} cannot be reached{self._through}: {_told(error)}"
-            raise _failed(target, reason, _TRY_AGAIN) from error
+            raise _failed(target, reason, _TRY_AGAIN, _kind(error)) from error
+
+    def _target(self, what: str, permission: str) -> _Target:
+        return _Target(what, permission, self.observer)
 
     def _request(
         self,
@@ -594,6 +610,7 @@ def _event(line: bytes, target: _Target) -> Mapping[str, Any]:
     if event.get("type") == "ERROR":
         code, answer = event["object"].get("code"), orjson.dumps(event["object"])
         code = code if isinstance(code, int) else HTTPStatus.GONE
+        _tell(target, error_kind(code))
         raise ReadFailedError(Failure(target.what, _reason(code, answer), _TRY_AGAIN), code, answer)
     return event
 
@@ -601,6 +618,8 @@ def _event(line: bytes, target: _Target) -> Mapping[str, Any]:
 def _document(status: int, body: bytes, target: _Target, kind: str | None) -> Mapping[str, Any]:
     """The decoded answer, if it is one of the kind that was asked for."""
     if status not in (200, 201):
+        unknown = _refuses_the_credentials(status, body)
+        _tell(target, "unauthorized" if unknown else error_kind(status))
         raise ReadFailedError(
             Failure(target.what, _reason(status, body), _remedy(status, target)), status, body
         )
@@ -655,8 +674,24 @@ def _quoted(segment: str) -> str:
     return quote(segment, safe="")
 
 
-def _failed(target: _Target, why: str, remedy: str) -> ReadFailedError:
+def _failed(target: _Target, why: str, remedy: str, kind: ErrorKind = "unreadable") -> ReadFailedError:
+    _tell(target, kind)
     return ReadFailedError(Failure(target.what, why, remedy))
+
+
+def _tell(target: _Target, kind: ErrorKind | None) -> None:
+    if kind is not None:
+        target.observer.call_failed(kind)
+
+
+def _kind(error: Exception) -> ErrorKind:
+    match error:
+        case TimeoutError():
+            return "timeout"
+        case orjson.JSONDecodeError():
+            return "unreadable"
+        case _:
+            return "unreachable"
 
 
 def _proxy(url: str | None) -> str | None:

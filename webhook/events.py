@@ -224,6 +224,9 @@ async def _send_all(cluster: Cluster, tally: Tally) -> None:
     outcomes = await asyncio.gather(*map(sent, tally.take()))
     why = [outcome for outcome in outcomes if outcome is not None]
     dropped, tally.dropped = tally.dropped, 0
+    cluster.observer.events_went("sent", len(outcomes) - len(why))
+    cluster.observer.events_went("failed", len(why))
+    cluster.observer.events_went("dropped", dropped)
     if why or dropped:
         _log.warning("events lost", failed=len(why), dropped=dropped, why=why[0] if why else "too many")
 

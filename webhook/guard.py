@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from webhook import review, wording
+from webhook import review, waits, wording
 from webhook.question import Subject
 from webhook.readmission import Admission, BadAdmissionNumber, NoAdmission, Operation, detect
 from webhook.review import NotAReviewError, Request
 from webhook.trainjob import TrainJob, UnreadableTrainJobError, is_object_name, read_trainjob
 from webhook.verdict import Clear, Unknown, Verdict, remaining_count
+from webhook.waits import Because
 
 Ask = Callable[[Subject, float], Awaitable[Verdict]]
 """The question about a subject, to be answered within so many seconds."""
@@ -29,6 +30,7 @@ class Answer:
 
     `remaining` is None where nobody asked; `because` says what was decided on, `message` what a denial says,
     and `distinct` the same without what differs from one retry to the next: empty where no event is due.
+    `waits` is what the TrainJob has to wait for.
     """
 
     body: bytes
@@ -38,6 +40,7 @@ class Answer:
     because: str = ""
     message: str = ""
     distinct: str = ""
+    waits: Because | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,16 @@ def _told(question: Question, verdict: Verdict) -> Answer:
     if isinstance(verdict, Unknown):
         # Why a read failed has times and ports in it.
         distinct = f"{told}: {', '.join(failure.what for failure in verdict.failures)}"
-    return Answer(body, False, told, remaining_count(verdict), question.because, message, distinct)
+    return Answer(
+        body,
+        allowed=False,
+        verdict=told,
+        remaining=remaining_count(verdict),
+        because=question.because,
+        message=message,
+        distinct=distinct,
+        waits=waits.because(verdict),
+    )
 
 
 def _identity(request: Request) -> tuple[str, str]:

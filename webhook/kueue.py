@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import structlog
 from aiohttp import web
@@ -17,6 +18,7 @@ from webhook import __version__, events
 from webhook.admission_check import Controller
 from webhook.cluster import Cluster, ReadFailedError
 from webhook.leadership import Leadership, identity
+from webhook.metrics import PATH as METRICS_PATH, CheckMetrics, scraped
 from webhook.settings import KueueSettings
 
 _PROBE_SECONDS = 2.0
@@ -24,8 +26,10 @@ _PROBE_SECONDS = 2.0
 _log = structlog.get_logger()
 
 
-async def serve(settings: KueueSettings) -> None:
+async def serve(settings: KueueSettings, *, log_lines_lost: Callable[[], int] = lambda: 0) -> None:
     """Decide admission checks while this process leads, until SIGTERM or SIGINT; then release the Lease.
+
+    `log_lines_lost` is for the metrics.
 
     Raises:
         CredentialsError: there are no credentials for an API server.
@@ -35,14 +39,21 @@ async def serve(settings: KueueSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     _log.info("starting", version=__version__)
+    metrics = CheckMetrics()
+    metrics.log_lines_lost = log_lines_lost
     async with (
-        Cluster.connect(kubeconfig=settings.kubeconfig, context=settings.context) as cluster,
-        _probes(settings, cluster),
+        Cluster.connect(
+            kubeconfig=settings.kubeconfig, context=settings.context, observer=metrics
+        ) as cluster,
+        _probes(settings, cluster, metrics),
         events.recording(cluster) as record,
     ):
-        controller = Controller(cluster, a_key=settings.a_key, raise_a=settings.raise_a, record=record)
+        controller = Controller(
+            cluster, a_key=settings.a_key, raise_a=settings.raise_a, record=record, decided=metrics.decided
+        )
+        metrics.waits = controller.waits
         candidate = Leadership(cluster, settings.lease_namespace, settings.lease_name, me=identity())
-        leading = asyncio.ensure_future(candidate.lead(controller.run))
+        leading = asyncio.ensure_future(candidate.lead(partial(_lead, controller, metrics)))
         stop = asyncio.ensure_future(stopping.wait())
         try:
             await asyncio.wait([leading, stop], return_when=asyncio.FIRST_COMPLETED)
@@ -55,9 +66,20 @@ async def serve(settings: KueueSettings) -> None:
     _log.info("stopped")
 
 
+async def _lead(controller: Controller, metrics: CheckMetrics) -> None:
+    metrics.is_leading = lambda: True
+    try:
+        await controller.run()
+    finally:
+        metrics.is_leading = lambda: False
+
+
 @asynccontextmanager
-async def _probes(settings: KueueSettings, cluster: Cluster) -> AsyncIterator[None]:
-    """`/healthz`: the process answers. `/readyz`: it reaches the API server, whether it leads or waits."""
+async def _probes(settings: KueueSettings, cluster: Cluster, metrics: CheckMetrics) -> AsyncIterator[None]:
+    """`/healthz`: the process answers. `/readyz`: it reaches the API server, whether it leads or waits.
+
+    And `/metrics`.
+    """
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -70,8 +92,17 @@ async def _probes(settings: KueueSettings, cluster: Cluster) -> AsyncIterator[No
             return web.Response(status=503, text=f"not ready: {str(error) or 'no answer in time'}\n")
         return web.Response(text="ok\n")
 
+    async def metrics_page(request: web.Request) -> web.Response:
+        return scraped(metrics, request)
+
     app = web.Application()
-    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz)])
+    app.add_routes(
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get(METRICS_PATH, metrics_page),
+        ]
+    )
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_PROBE_SECONDS)
     await runner.setup()
     try:

@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
@@ -38,8 +38,11 @@ _MOST_MESSAGES = 256
 
 
 @contextmanager
-def to_stderr(level: str) -> Iterator[None]:
-    """Send everything to stderr as JSON, from `level` (debug, info, warning, error) up."""
+def to_stderr(level: str) -> Iterator[Callable[[], int]]:
+    """Send everything to stderr as JSON, from `level` (debug, info, warning, error) up.
+
+    Gives what tells how many lines were lost so far.
+    """
     threshold = logging.getLevelNamesMapping()[level.upper()]
     lines = _Lines(_stderr())
     stream = cast("TextIO", lines)
@@ -73,7 +76,7 @@ def to_stderr(level: str) -> Iterator[None]:
     root.setLevel(max(logging.WARNING, threshold))
     logging.captureWarnings(capture=True)
     try:
-        yield
+        yield lines.lost
     finally:
         logging.captureWarnings(capture=False)
         root.handlers, root.level = root_before
@@ -105,6 +108,10 @@ class _Lines:
     def flush(self) -> None:
         pass
 
+    def lost(self) -> int:
+        """How many lines were dropped or could not be written so far."""
+        return self._dropped + self._unwritten
+
     def finish(self) -> None:
         """Wait for what is not written yet, for `FLUSH_SECONDS` at the most."""
         self._waiting.put(None)
@@ -118,7 +125,7 @@ class _Lines:
         self._tell_what_was_lost()
 
     def _tell_what_was_lost(self) -> None:
-        lost = self._dropped + self._unwritten
+        lost = self.lost()
         if lost > self._told and self._written(_lines_lost(lost - self._told)):
             self._told = lost
 

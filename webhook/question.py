@@ -6,14 +6,16 @@ Reads the cluster within a deadline and leaves the decision to `webhook.verdict`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
-from contextlib import aclosing
+from collections.abc import Awaitable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from webhook import wording
 from webhook.cluster import Cluster, ReadFailedError
+from webhook.observer import Read
+from webhook.review import verdict_name
 from webhook.trainjob import JOB_ID_LABEL, SUBMISSION_LABEL, Execution, TrainJob, is_label_value
 from webhook.verdict import (
     NOT_READABLE,
@@ -111,18 +113,28 @@ async def ask(cluster: Cluster, subject: Subject, *, seconds: float, every_pod: 
     remain. The states of the nodes are read for a denial only, and never hold it up for longer than
     `NODE_STATES_SECONDS`. With `every_pod` all remaining pods and the states of all their nodes are read, for
     people who look at them: by default only as many as a message names.
+
+    The observer of the cluster is told how long the question and each of its reads took.
     """
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    verdict = await _answered(cluster, subject, seconds=seconds, every_pod=every_pod)
+    cluster.observer.question_took(verdict_name(verdict), loop.time() - started)
+    return verdict
+
+
+async def _answered(cluster: Cluster, subject: Subject, *, seconds: float, every_pod: bool) -> Verdict:
     deadline = asyncio.get_running_loop().time() + seconds
     if subject.too_many:
         failure = wording.too_many_executions(subject.too_many, MOST_EXECUTIONS)
         return decide(pods=(), uncounted=False, unsettled=(), failures=[failure])
 
     attempt = partial(_attempt, cluster, deadline=deadline, seconds=seconds)
-    jobset = await attempt("reading the JobSet", _unsettled_jobset(cluster, subject))
-    jobs = await attempt("listing the Jobs", _unsettled_jobs(cluster, subject))
+    jobset = await attempt("jobset", "reading the JobSet", _unsettled_jobset(cluster, subject))
+    jobs = await attempt("jobs", "listing the Jobs", _unsettled_jobs(cluster, subject))
     pods = await asyncio.gather(
         *(
-            attempt("listing the pods", _remaining(cluster, subject, selector, every_pod=every_pod))
+            attempt("pods", "listing the pods", _remaining(cluster, subject, selector, every_pod=every_pod))
             for selector in subject.selectors
         )
     )
@@ -162,17 +174,31 @@ _Answer = TypeVar("_Answer")
 
 
 async def _attempt(
-    cluster: Cluster, what: str, read: Awaitable[_Answer], *, deadline: float, seconds: float
+    cluster: Cluster, kind: Read, what: str, read: Awaitable[_Answer], *, deadline: float, seconds: float
 ) -> _Answer | Failure:
     try:
-        async with asyncio.timeout_at(deadline):
-            return await read
+        with _timed(cluster, kind, deadline):
+            async with asyncio.timeout_at(deadline):
+                return await read
     except ReadFailedError as error:
         return error.failure
     except UnreadableAnswerError as error:
+        cluster.observer.call_failed("unreadable")
         return Failure(what, str(error), _LOOK_AT_IT)
     except TimeoutError:
         return cluster.unanswered(what, seconds=seconds)
+
+
+@contextmanager
+def _timed(cluster: Cluster, kind: Read, deadline: float) -> Iterator[None]:
+    """Tell how long a read took; one whose time was over before it began tells nothing of the API server."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    try:
+        yield
+    finally:
+        if started < deadline:
+            cluster.observer.read_took(kind, loop.time() - started)
 
 
 def _separated(outcomes: Iterable[_Answer | Failure]) -> tuple[list[_Answer], list[Failure]]:
@@ -225,11 +251,14 @@ async def node_states(cluster: Cluster, names: Iterable[str], *, deadline: float
 
 async def _node_state(cluster: Cluster, name: str, *, deadline: float) -> NodeState:
     try:
-        async with asyncio.timeout_at(deadline):
-            return read_node_state(await cluster.node(name))
+        with _timed(cluster, "node", deadline):
+            async with asyncio.timeout_at(deadline):
+                return read_node_state(await cluster.node(name))
     except ReadFailedError as error:
         return replace(NOT_READABLE, failure=error.failure)
     except UnreadableAnswerError as error:
+        cluster.observer.call_failed("unreadable")
         return replace(NOT_READABLE, failure=Failure(f"reading node {name}", str(error), _LOOK_AT_IT))
     except TimeoutError:
+        cluster.observer.call_failed("timeout")
         return NOT_READABLE

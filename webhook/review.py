@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from webhook import wording
 from webhook.readmission import Operation
 from webhook.trainjob import GROUP, KIND, RESOURCE
-from webhook.verdict import NotSettled, PodsRemain, Unknown, remaining_count
+from webhook.verdict import Clear, NotSettled, PodsRemain, Unknown, Verdict, remaining_count
 
 API_VERSION = "admission.k8s.io/v1"
 REVIEW_KIND = "AdmissionReview"
@@ -28,6 +28,11 @@ REASONS: Mapping[type, str] = MappingProxyType(
     {PodsRemain: "PodsRemain", NotSettled: "ExecutionNotStopped", Unknown: "CheckFailed"}
 )
 """The `reason` of each denial, for programs."""
+
+
+def verdict_name(verdict: Verdict) -> str:
+    """What a verdict is called in logs and metrics: `Clear`, or the `reason` of its denial."""
+    return "Clear" if isinstance(verdict, Clear) else REASONS[type(verdict)]
 
 
 class NotAReviewError(ValueError):

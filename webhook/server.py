@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import orjson
@@ -20,6 +21,7 @@ from aiohttp import ClientError, web
 
 from webhook import __version__, events, guard
 from webhook.cluster import Cluster, ReadFailedError
+from webhook.metrics import PATH as METRICS_PATH, GuardMetrics, scraped
 from webhook.question import Subject, ask
 from webhook.registration import PATH, webhook_configuration
 from webhook.review import NotAReviewError, Request, read_request
@@ -113,12 +115,17 @@ LIFECYCLE = web.AppKey("LIFECYCLE", Lifecycle)
 BUDGET = web.AppKey("BUDGET", Budget)
 HEARD = web.AppKey("HEARD", Heard)
 RECORD: web.AppKey[events.Record] = web.AppKey("RECORD")
+METRICS = web.AppKey("METRICS", GuardMetrics)
 
 
 def create_app(
-    ask_cluster: guard.Ask, settings: Settings, lifecycle: Lifecycle, record: events.Record = events.no_record
+    ask_cluster: guard.Ask,
+    settings: Settings,
+    lifecycle: Lifecycle,
+    record: events.Record = events.no_record,
+    metrics: GuardMetrics | None = None,
 ) -> web.Application:
-    """The application: `/validate`, `/healthz` and `/readyz`."""
+    """The application: `/validate`, `/healthz`, `/readyz` and `/metrics`."""
     app = web.Application(middlewares=[_note_that_a_connection_speaks])
     app[ASK] = ask_cluster
     app[SETTINGS] = settings
@@ -126,11 +133,14 @@ def create_app(
     app[BUDGET] = Budget(LARGE_BODIES * settings.max_body_bytes)
     app[HEARD] = Heard()
     app[RECORD] = record
+    app[METRICS] = metrics = metrics or GuardMetrics()
+    metrics.is_ready = lambda: lifecycle.not_ready() is None
     app.add_routes(
         [
             web.post(PATH, _validate),
             web.get("/healthz", _healthz),
             web.get("/readyz", _readyz),
+            web.get(METRICS_PATH, _metrics),
         ]
     )
     app.on_response_prepare.append(_close_connections_while_draining)
@@ -178,7 +188,26 @@ async def _readyz(request: web.Request) -> web.Response:
     return web.Response(status=503, text=f"not ready: {reason}\n")
 
 
+async def _metrics(request: web.Request) -> web.Response:
+    return scraped(request.app[METRICS], request)
+
+
 async def _validate(http: web.Request) -> web.Response:
+    metrics = http.app[METRICS]
+    metrics.review_began()
+    try:
+        response = await _reviewed(http)
+    except Exception:
+        metrics.refused(500)
+        raise
+    finally:
+        metrics.review_ended()
+    if response.status != HTTPStatus.OK:
+        metrics.refused(response.status)
+    return response
+
+
+async def _reviewed(http: web.Request) -> web.Response:
     started = time.perf_counter()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SHARE_OF_TIMEOUT * _timeout(http)
@@ -200,13 +229,28 @@ async def _validate(http: web.Request) -> web.Response:
         return _refusal(408, "the AdmissionReview did not arrive in time")
     except (ClientError, web.RequestPayloadError, OSError) as error:
         return _refusal(400, f"the AdmissionReview did not arrive whole: {error}")
-    if isinstance(outcome, guard.Question):
-        question = outcome
-        outcome = await guard.answer(question, http.app[ASK], seconds=deadline - loop.time())
-        if outcome.distinct and not about["dry_run"]:
-            http.app[RECORD](_denial(question, outcome))
-    _log_decision(about, outcome, started)
-    return web.Response(body=outcome.body, content_type="application/json")
+    if isinstance(outcome, guard.Answer):
+        answer = outcome
+    else:
+        answer = await _asked(http, outcome, seconds=deadline - loop.time(), dry_run=about["dry_run"])
+    seconds = time.perf_counter() - started
+    http.app[METRICS].decided(
+        answer.verdict, about["operation"], asked=answer is not outcome, seconds=seconds
+    )
+    _log_decision(about, answer, seconds)
+    return web.Response(body=answer.body, content_type="application/json")
+
+
+async def _asked(
+    http: web.Request, question: guard.Question, *, seconds: float, dry_run: bool
+) -> guard.Answer:
+    """Have the cluster asked; what is in earnest is noted, for the metrics and as an event."""
+    answer = await guard.answer(question, http.app[ASK], seconds=seconds)
+    if not dry_run:
+        http.app[METRICS].tried(question.subject.namespace, question.subject.name, answer.waits)
+        if answer.distinct:
+            http.app[RECORD](_denial(question, answer))
+    return answer
 
 
 def _shows_a_certificate(http: web.Request) -> bool:
@@ -260,7 +304,7 @@ def _denial(question: guard.Question, answer: guard.Answer) -> events.Denial:
     )
 
 
-def _log_decision(about: dict[str, Any], answer: guard.Answer, started: float) -> None:
+def _log_decision(about: dict[str, Any], answer: guard.Answer, seconds: float) -> None:
     log = _log.warning if answer.verdict == "CheckFailed" else _log.info
     log(
         "decision",
@@ -270,7 +314,7 @@ def _log_decision(about: dict[str, Any], answer: guard.Answer, started: float) -
         because=answer.because,
         remaining=answer.remaining,
         message=answer.message,
-        milliseconds=round((time.perf_counter() - started) * 1000, 3),
+        milliseconds=round(seconds * 1000, 3),
     )
 
 
@@ -325,8 +369,12 @@ class Listening:
 
 
 @asynccontextmanager
-async def listening(settings: Settings, cluster: Cluster) -> AsyncIterator[Listening]:
+async def listening(
+    settings: Settings, cluster: Cluster, metrics: GuardMetrics | None = None
+) -> AsyncIterator[Listening]:
     """Accept connections, and become ready once the API server is reached.
+
+    `metrics` is what `/metrics` shows; of the cluster it shows what that was made to tell it.
 
     On leaving, in-flight requests finish.
     """
@@ -337,7 +385,14 @@ async def listening(settings: Settings, cluster: Cluster) -> AsyncIterator[Liste
     async with tls(settings, cluster) as secured, events.recording(cluster) as record:
         lifecycle = Lifecycle(has_certificate=secured.has_certificate)
         registration = _registration(settings, secured)
-        app = create_app(ask_cluster, settings, lifecycle, record)
+        metrics = metrics or GuardMetrics()
+        metrics.certificate = secured.in_service
+        metrics.certificate_failures = secured.failures
+        metrics.is_published = secured.is_published
+        if registration is not None:
+            # It is registered before the guard is ready, and not looked at again.
+            metrics.is_published = lambda: lifecycle.reached_api_server
+        app = create_app(ask_cluster, settings, lifecycle, record, metrics)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -373,8 +428,8 @@ async def listening(settings: Settings, cluster: Cluster) -> AsyncIterator[Liste
 _Result = TypeVar("_Result")
 
 
-async def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT, then drain and return.
+async def serve(settings: Settings, *, log_lines_lost: Callable[[], int] = lambda: 0) -> None:
+    """Serve until SIGTERM or SIGINT, then drain and return. `log_lines_lost` is for the metrics.
 
     After the first signal readiness fails while requests are still answered, for the drain time; a
     second one ends the drain at once. A signal before the guard listens ends it there.
@@ -389,11 +444,15 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number.name)
     _log.info("starting", version=__version__)
+    metrics = GuardMetrics()
+    metrics.log_lines_lost = log_lines_lost
     async with AsyncExitStack() as stack:
-        connecting = Cluster.connect(kubeconfig=settings.kubeconfig, context=settings.context)
+        connecting = Cluster.connect(
+            kubeconfig=settings.kubeconfig, context=settings.context, observer=metrics
+        )
         cluster = await _unless_signalled(stack.enter_async_context(connecting), signals)
         if cluster is not None:
-            guard_listening = await stack.enter_async_context(listening(settings, cluster))
+            guard_listening = await stack.enter_async_context(listening(settings, cluster, metrics))
             name = await signals.get()
             guard_listening.lifecycle.draining.set()
             _log.info(

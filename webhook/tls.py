@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ import structlog
 from certs.authority import ServingCertificate, bare_server_context, is_address, new_authority
 from certs.keeper import CertificateKeeper
 from certs.rotation import Terms
-from webhook.certificate_files import followed
+from webhook.certificate_files import Following, followed
 from webhook.certificates import ClusterCertificates
 from webhook.cluster import Cluster
 from webhook.registration import WEBHOOK_NAME
@@ -39,13 +39,18 @@ class Tls:
     """A context to listen with; its handshakes fail until `has_certificate` is set.
 
     `authority_pem` is what a client has to trust, or empty where the keeper publishes that itself, once
-    `may_publish` is set.
+    `may_publish` is set. `in_service` is what is shown now; `is_published` whether API servers trust it, as
+    last seen, None where nothing is published here or seen yet; `failures` counts the rounds of looking after
+    it that failed.
     """
 
     context: ssl.SSLContext
     has_certificate: asyncio.Event
     may_publish: asyncio.Event
     authority_pem: bytes
+    in_service: Callable[[], ServingCertificate | None]
+    is_published: Callable[[], bool | None]
+    failures: Callable[[], int]
 
 
 @asynccontextmanager
@@ -65,11 +70,20 @@ async def tls(settings: Settings, cluster: Cluster) -> AsyncIterator[Tls]:
         _require_client_certificates(context, settings)
         _log.info("serving certificate in use", expires=str(certificate.not_after))
         async with AsyncExitStack() as stack:
+            served = Following(certificate)
             # What --url registered stays until the next start, and so must what it vouches for.
             if settings.tls_cert_file is not None and settings.url is None:
                 read = partial(serving_certificate, settings)
-                await stack.enter_async_context(followed(read, certificate, context))
-            yield Tls(context, has_certificate, may_publish, certificate.authority_pem)
+                served = await stack.enter_async_context(followed(read, certificate, context))
+            yield Tls(
+                context,
+                has_certificate,
+                may_publish,
+                certificate.authority_pem,
+                in_service=lambda: served.in_service,
+                is_published=lambda: None,
+                failures=lambda: served.failed_looks,
+            )
         return
     if settings.url is not None or settings.tls_cert_file is not None:
         raise ValueError("certificate_secret goes neither with url nor with tls_cert_file")
@@ -96,7 +110,15 @@ async def tls(settings: Settings, cluster: Cluster) -> AsyncIterator[Tls]:
     )
     _require_client_certificates(keeper.context, settings)
     async with keeper:
-        yield Tls(keeper.context, keeper.has_certificate, may_publish, b"")
+        yield Tls(
+            keeper.context,
+            keeper.has_certificate,
+            may_publish,
+            b"",
+            in_service=lambda: keeper.in_service,
+            is_published=lambda: keeper.is_published,
+            failures=lambda: keeper.failed_rounds,
+        )
 
 
 def _tell(event: str, **facts: object) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from webhook import trainjob
 from webhook.verdict import UnreadableAnswerError
+from webhook.waits import Because
 
 GROUP = "kueue.x-k8s.io"
 VERSIONS = ("v1beta2", "v1beta1")
@@ -55,7 +56,7 @@ class Workload:
 
     `owner` is None where none of its owners is a TrainJob; `is_owned` tells whether it has one at all.
     `is_open` says that Kueue waits for its checks: quota is reserved, and it is neither evicted, admitted,
-    finished, deactivated nor being deleted.
+    finished, deactivated nor being deleted. `reserved_since` is when quota was, as Kueue writes it.
     """
 
     namespace: str
@@ -66,6 +67,7 @@ class Workload:
     is_open: bool
     pod_sets: tuple[str, ...]
     checks: tuple[CheckState, ...]
+    reserved_since: str = ""
 
     @property
     def key(self) -> Key:
@@ -80,6 +82,15 @@ class Workload:
         """Its checks of these names, sorted."""
         return sorted((check for check in self.checks if check.name in names), key=lambda check: check.name)
 
+    def waits_since(self, names: Collection[str]) -> str:
+        """When Kueue began to wait for our checks: both quota reserved and a check Pending; empty if untold.
+
+        A check is Pending, with the time of it, as soon as the Workload is queued. Kubernetes writes all
+        times alike, so that the later one is the greater text.
+        """
+        pending = [check.since for check in self.ours(names) if check.state == _PENDING]
+        return max([*pending, self.reserved_since])
+
     def differs_from(self, other: Workload | None) -> bool:
         """Whether more than the version differs."""
         return other is None or replace(self, version="") != replace(other, version="")
@@ -87,10 +98,15 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The check stays Pending; `message` says why. `fails` where it is not known whether it has to."""
+    """The check stays Pending; `message` says why. `fails` where it is not known whether it has to.
+
+    `because` is what a verdict has it wait for; None where there was none: the TrainJob is not there, or no
+    admission of it can be numbered.
+    """
 
     message: str
     fails: bool = False
+    because: Because | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +158,14 @@ def read_workload(document: Mapping[str, Any]) -> Workload:
                 pod_set_updates=tuple(_objects(check, "podSetUpdates")),
             )
             for check in _objects(status, "admissionChecks")
+        ),
+        reserved_since=next(
+            (
+                _text(condition, "lastTransitionTime")
+                for condition in _objects(status, "conditions")
+                if condition.get("type") == "QuotaReserved"
+            ),
+            "",
         ),
     )
 
