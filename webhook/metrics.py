@@ -156,7 +156,7 @@ class Metrics:
         """Have something looked up at each scrape; what cannot be is left out of it."""
         self._registry.register(_Pulled(read, self.tell_fault))
 
-    def _pull_waits(self, what: str, read: Callable[[], Mapping[Because, Total]]) -> None:
+    def _pull_waits(self, what: str, longest: str, read: Callable[[], Mapping[Because, Total]]) -> None:
         self._pull(
             lambda: _by_reason(
                 f"interlock_waiting_{what}",
@@ -167,7 +167,7 @@ class Metrics:
         self._pull(
             lambda: _by_reason(
                 "interlock_longest_wait_seconds",
-                "How long the one that waits longest has waited, by what for; 0 where none does.",
+                longest,
                 {because: total.longest for because, total in read().items()},
             )
         )
@@ -238,7 +238,11 @@ class GuardMetrics(Metrics):
                 self.certificate_failures(),
             )
         )
-        self._pull_waits("trainjobs", lambda: self._waits.totals(now=self._clock()))
+        self._pull_waits(
+            "trainjobs",
+            "From the first to the last denial of the one for which that is longest, by what it waits for.",
+            lambda: self._waits.totals(now=self._clock()),
+        )
 
     @_harmless
     def review_began(self) -> None:
@@ -318,7 +322,11 @@ class CheckMetrics(Metrics):
                 float(self.is_leading()),
             )
         )
-        self._pull_waits("workloads", lambda: totals(self.waits(clock()) if self.is_leading() else ()))
+        self._pull_waits(
+            "workloads",
+            "How long the one that waits longest has waited for its check, by what it waits for.",
+            lambda: totals(self.waits(clock()) if self.is_leading() else ()),
+        )
 
     @_harmless
     def decided(self, decision: Decision) -> None:

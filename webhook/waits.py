@@ -1,9 +1,10 @@
 """Which TrainJobs wait to be admitted, since when and why. Pure: time is given.
 
-A wait is told by the denials of the guard alone, for nobody tells it of a TrainJob that is given up: so it
-begins with the first denial, ends when the TrainJob is allowed, and is forgotten when it was not tried again
-for `FORGET_SECONDS`. It goes by namespace and name, and goes on when the TrainJob is deleted and made again:
-what it waits for is still there.
+A guard learns of a wait by its own denials alone: nobody tells it of a TrainJob that is given up, or that
+another replica allows. So a wait begins with the first denial and lasts, as far as is known, until the last
+one; it ends when the TrainJob is allowed, and is forgotten when it was not tried again for
+`FORGET_SECONDS`. It goes by namespace and name, and goes on when the TrainJob is deleted and made again: what
+it waits for is still there.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Waits:
     def totals(self, *, now: float) -> Mapping[Because, Total]:
         """How many wait and how long, by every reason there is."""
         self._forget(now)
-        return totals((wait.because, now - wait.since) for wait in self._waits.values())
+        return totals((wait.because, wait.tried - wait.since) for wait in self._waits.values())
 
     def _forget(self, now: float) -> None:
         while self._waits:
