@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import ssl
 import string
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +23,13 @@ from certs.authority import Authority, new_authority
 from tests import objects
 from tests.benches import until
 from tests.conftest import Guard, guard_against
-from tests.scrapes import scrape
+from tests.scrapes import read_scrape, scrape
 from tests.scripted import Handler, ScriptedApiServer, answer, hang, listed, raw, refusal
+from tests.test_logs import port_of
 from tests.test_tls import showing
 from webhook import __version__
+from webhook.events import Tally
+from webhook.sandbox import Sandbox
 
 CREATE = objects.review(objects.trainjob(suspend=False))
 UNSUSPEND = objects.review(objects.trainjob(suspend=False), old=objects.trainjob(suspend=True))
@@ -447,14 +453,62 @@ async def test_nothing_a_client_sends_makes_a_series(guard: Guard, cluster: Scri
     assert sum(moved.values()) == 300
 
 
-async def test_events_count_as_sent_and_as_failed(guard: Guard, cluster: ScriptedApiServer) -> None:
-    """The scripted API server knows no events, so that none can be sent."""
-    cluster.script = dict(POD_REMAINS)
+async def events_told(guard: Guard) -> dict[tuple[str, ...], float]:
+    """How the events went of one denial."""
     before = await scrape(guard)
-    await guard.post(UNSUSPEND)
+    assert (await guard.post(UNSUSPEND)).response["status"]["reason"] == "PodsRemain"
 
     async def told() -> bool:
         return bool((await scrape(guard)).moved(before, "interlock_events_total"))
 
     await until(told)
-    assert (await scrape(guard)).moved(before, "interlock_events_total") == {("failed",): 1}
+    return (await scrape(guard)).moved(before, "interlock_events_total")
+
+
+async def test_an_event_that_is_taken_counts_as_sent(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.write_kubeconfig(tmp_path / "sandbox")
+    sandbox.put(objects.pod(node=None))
+    async with guard_against(tmp_path / "sandbox") as guard:
+        assert await events_told(guard) == {("sent",): 1}
+
+
+async def test_an_event_that_is_not_taken_counts_as_failed(guard: Guard, cluster: ScriptedApiServer) -> None:
+    """The scripted API server knows no events."""
+    cluster.script = dict(POD_REMAINS)
+    assert await events_told(guard) == {("failed",): 1}
+
+
+async def test_an_event_that_is_one_too_many_counts_as_dropped(
+    cluster: ScriptedApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.events.Tally", partial(Tally, most=0))
+    cluster.script = dict(POD_REMAINS)
+    async with guard_against(kubeconfig) as guard:
+        assert await events_told(guard) == {("dropped",): 1}
+
+
+@pytest.mark.parametrize("command", ["serve", "kueue"])
+async def test_lines_of_the_log_that_cannot_be_written_are_told_by_the_process(
+    kubeconfig: Path, command: str
+) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "webhook.cli", command),
+        *("--port", "0", "--kubeconfig", str(kubeconfig)),
+        stderr=full,
+        env={**os.environ, "INTERLOCK_HOST": "127.0.0.1"},
+    )
+    os.close(full)
+    try:
+        scheme = "https" if command == "serve" else "http"
+        url = f"{scheme}://127.0.0.1:{await port_of(process)}/metrics"
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
+
+            async def told() -> bool:
+                async with session.get(url) as reply:
+                    return read_scrape(await reply.text())("interlock_log_lines_lost_total") >= 2
+
+            await until(told)
+    finally:
+        process.kill()
+        await process.wait()
