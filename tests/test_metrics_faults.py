@@ -119,6 +119,9 @@ def test_what_cannot_be_looked_up_is_left_out_of_a_scrape_that_has_the_rest(
         assert names - exposed(metrics) == missing - {"interlock_certificate_expiry_timestamp_seconds"}
         exposed(metrics)
     assert [line["event"] for line in logs] == ["metrics are incomplete"]
+    assert logs[0]["where"] in {
+        *("readiness", "certificate expiry", "certificate failures", "log lines lost", "published bundle")
+    }
 
 
 def test_waits_of_workloads_that_cannot_be_told_are_left_out() -> None:

@@ -98,11 +98,12 @@ class Metrics:
         )
         ProcessCollector(registry=self._registry)
         self._pull(
+            "log lines lost",
             lambda: _counted(
                 "interlock_log_lines_lost_total",
                 "Lines of the log that were dropped or could not be written.",
                 self.log_lines_lost(),
-            )
+            ),
         )
 
     @_harmless
@@ -152,25 +153,23 @@ class Metrics:
         histogram = Histogram(name, meaning, [label], registry=self._registry, buckets=BUCKETS)
         return {value: histogram.labels(value) for value in values}
 
-    def _pull(self, read: Callable[[], Metric | None]) -> None:
+    def _pull(self, what: str, read: Callable[[], Iterable[Metric]]) -> None:
         """Have something looked up at each scrape; what cannot be is left out of it."""
-        self._registry.register(_Pulled(read, self.tell_fault))
+        self._registry.register(_Pulled(what, read, self.tell_fault))
 
     def _pull_waits(self, what: str, longest: str, read: Callable[[], Mapping[Because, Total]]) -> None:
-        self._pull(
-            lambda: _by_reason(
-                f"interlock_waiting_{what}",
-                "How many wait to be admitted, by what for.",
-                {because: total.count for because, total in read().items()},
+        def families() -> Iterable[Metric]:
+            waits = read()
+            counts = GaugeMetricFamily(
+                f"interlock_waiting_{what}", "How many wait to be admitted, by what for.", labels=["because"]
             )
-        )
-        self._pull(
-            lambda: _by_reason(
-                "interlock_longest_wait_seconds",
-                longest,
-                {because: total.longest for because, total in read().items()},
-            )
-        )
+            seconds = GaugeMetricFamily("interlock_longest_wait_seconds", longest, labels=["because"])
+            for because in BECAUSE:
+                counts.add_metric([because], waits[because].count)
+                seconds.add_metric([because], waits[because].longest)
+            return counts, seconds
+
+        self._pull(what, families)
 
 
 def scraped(metrics: Metrics, request: web.Request) -> web.Response:
@@ -226,17 +225,19 @@ class GuardMetrics(Metrics):
             "interlock_reviews_in_flight", "Requests to /validate being answered.", registry=self._registry
         )
         self._pull(
-            lambda: _gauge("interlock_ready", "1 where /readyz says ok, else 0.", float(self.is_ready()))
+            "readiness",
+            lambda: _gauge("interlock_ready", "1 where /readyz says ok, else 0.", float(self.is_ready())),
         )
         self._expiry = _Expiry(None)
-        self._pull(self._certificate_expiry)
-        self._pull(self._published)
+        self._pull("certificate expiry", self._certificate_expiry)
+        self._pull("published bundle", self._published)
         self._pull(
+            "certificate failures",
             lambda: _counted(
                 "interlock_certificate_failures_total",
                 "Rounds of keeping the certificate in which something failed.",
                 self.certificate_failures(),
-            )
+            ),
         )
         self._pull_waits(
             "trainjobs",
@@ -273,7 +274,7 @@ class GuardMetrics(Metrics):
         else:
             self._waits.denied(namespace, name, because, now=self._clock())
 
-    def _certificate_expiry(self) -> Metric:
+    def _certificate_expiry(self) -> tuple[Metric]:
         served = self.certificate()
         if served is not self._expiry.of:
             self._expiry = _Expiry.read(served)
@@ -285,12 +286,12 @@ class GuardMetrics(Metrics):
         for certificate, moment in (("serving", self._expiry.serving), ("authority", self._expiry.authority)):
             if moment is not None:
                 family.add_metric([certificate], moment.timestamp())
-        return family
+        return (family,)
 
-    def _published(self) -> Metric | None:
+    def _published(self) -> tuple[Metric, ...]:
         published = self.is_published()
         if published is None:
-            return None
+            return ()
         return _gauge(
             "interlock_ca_bundle_published",
             "Whether the webhook configuration's caBundle holds what this replica serves, as last seen.",
@@ -316,11 +317,12 @@ class CheckMetrics(Metrics):
             get_args(Decision),
         )
         self._pull(
+            "leading",
             lambda: _gauge(
                 "interlock_leading",
                 "1 where this replica decides the admission checks, 0 where it waits to take over.",
                 float(self.is_leading()),
-            )
+            ),
         )
         self._pull_waits(
             "workloads",
@@ -336,7 +338,7 @@ class CheckMetrics(Metrics):
 
 @dataclass(frozen=True, slots=True)
 class _Expiry:
-    """When a certificate and its authority expire; read once, for it takes half a millisecond."""
+    """When a certificate and its authority expire; read when it changes, not at each scrape."""
 
     of: ServingCertificate | None
     serving: datetime | None = None
@@ -353,17 +355,17 @@ class _Expiry:
 class _Pulled(Collector):
     """Something that is looked up at each scrape."""
 
-    read: Callable[[], Metric | None]
+    what: str
+    read: Callable[[], Iterable[Metric]]
     tell_fault: Callable[[str, Exception], None]
 
     def collect(self) -> Iterator[Metric]:
         try:
-            family = self.read()
+            families = self.read()
         except Exception as error:  # noqa: BLE001 - the other metrics are worth having without this one
-            self.tell_fault(self.read.__qualname__, error)
+            self.tell_fault(self.what, error)
             return
-        if family is not None:
-            yield family
+        yield from families
 
 
 @dataclass(frozen=True)
@@ -378,19 +380,12 @@ class _WithoutCreated(Collector):
             yield family
 
 
-def _gauge(name: str, meaning: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, meaning, value=value)
+def _gauge(name: str, meaning: str, value: float) -> tuple[Metric]:
+    return (GaugeMetricFamily(name, meaning, value=value),)
 
 
-def _counted(name: str, meaning: str, value: float) -> Metric:
-    return CounterMetricFamily(name, meaning, value=value)
-
-
-def _by_reason(name: str, meaning: str, values: Mapping[Because, float]) -> Metric:
-    family = GaugeMetricFamily(name, meaning, labels=["because"])
-    for because in BECAUSE:
-        family.add_metric([because], values[because])
-    return family
+def _counted(name: str, meaning: str, value: float) -> tuple[Metric]:
+    return (CounterMetricFamily(name, meaning, value=value),)
 
 
 def _prefers_openmetrics(accept: str) -> bool:

@@ -78,11 +78,11 @@ class Waits:
 
 def totals(waits: Iterable[tuple[Because, float]]) -> dict[Because, Total]:
     """Sum up waits, each a reason and seconds; every reason is there."""
-    summed = dict.fromkeys(BECAUSE, Total())
+    counts, longest = dict.fromkeys(BECAUSE, 0), dict.fromkeys(BECAUSE, 0.0)
     for because, seconds in waits:
-        before = summed[because]
-        summed[because] = Total(before.count + 1, max(before.longest, seconds))
-    return summed
+        counts[because] += 1
+        longest[because] = max(longest[because], seconds)
+    return {because: Total(counts[because], longest[because]) for because in BECAUSE}
 
 
 def because(verdict: Verdict) -> Because | None:
