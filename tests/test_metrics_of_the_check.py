@@ -21,6 +21,7 @@ from tests.benches import until
 from tests.kueue_objects import SINCE, admission_check, check_state, conditions, owned_by, workload
 from tests.scrapes import Scrape, read_scrape
 from tests.test_serve import Served
+from webhook.kueue import _lead
 from webhook.metrics import CheckMetrics
 from webhook.sandbox import Sandbox
 from webhook.workload import Workload, read_workload
@@ -172,6 +173,31 @@ def test_every_decision_there_can_be_exists_from_the_start_with_0() -> None:
         ("PodsRemain",): 0,
         ("Unguarded",): 0,
     }
+
+
+def test_waits_are_told_while_the_replica_leads_and_0_else() -> None:
+    """What it followed while it led stays in its memory, and is no longer true."""
+    metrics = CheckMetrics()
+    metrics.waits = lambda _: [("pods", 60.0), ("pods", 90.0)]
+    told = read_scrape(metrics.exposition("")[0].decode())
+    assert set(told.of(WAITING).values()) == set(told.of(LONGEST).values()) == {0}
+    metrics.is_leading = lambda: True
+    told = read_scrape(metrics.exposition("")[0].decode())
+    assert (told(WAITING, because="pods"), told(LONGEST, because="pods")) == (2, 90)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, RuntimeError])
+async def test_a_replica_leads_from_the_begin_of_its_work_to_its_end(error: type[BaseException]) -> None:
+    metrics = CheckMetrics()
+
+    async def work() -> None:
+        assert metrics.is_leading()
+        raise error
+
+    assert not metrics.is_leading()
+    with pytest.raises(error):
+        await _lead(work, metrics)
+    assert not metrics.is_leading()
 
 
 EARLIER, LATER = "2026-01-05T08:00:00Z", "2026-01-05T10:00:00Z"

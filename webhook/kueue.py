@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -53,7 +53,7 @@ async def serve(settings: KueueSettings, *, log_lines_lost: Callable[[], int] = 
         )
         metrics.waits = controller.waits
         candidate = Leadership(cluster, settings.lease_namespace, settings.lease_name, me=identity())
-        leading = asyncio.ensure_future(candidate.lead(partial(_lead, controller, metrics)))
+        leading = asyncio.ensure_future(candidate.lead(partial(_lead, controller.run, metrics)))
         stop = asyncio.ensure_future(stopping.wait())
         try:
             await asyncio.wait([leading, stop], return_when=asyncio.FIRST_COMPLETED)
@@ -66,10 +66,10 @@ async def serve(settings: KueueSettings, *, log_lines_lost: Callable[[], int] = 
     _log.info("stopped")
 
 
-async def _lead(controller: Controller, metrics: CheckMetrics) -> None:
+async def _lead(work: Callable[[], Awaitable[None]], metrics: CheckMetrics) -> None:
     metrics.is_leading = lambda: True
     try:
-        await controller.run()
+        await work()
     finally:
         metrics.is_leading = lambda: False
 
