@@ -10,11 +10,12 @@ import pytest
 from aiohttp import web
 
 from tests.scripted import Handler, ScriptedApiServer, answer, hang, raw, refusal
-from webhook.cluster import Call, Cluster, ReadFailedError
+from webhook.cluster import Call, Cluster, Place, ReadFailedError
 from webhook.credentials import Credentials, CredentialsError, Proof
 from webhook.observer import ErrorKind, EventOutcome, Read
 
 CALL = Call("reading a thing", "get things", "/things")
+THINGS = Place("/things", "ThingList", "", "things", "things")
 
 
 class Watcher:
@@ -134,7 +135,9 @@ async def test_credentials_that_cannot_be_had_count_as_unauthorized(
             await cluster.call(CALL)
         with pytest.raises(ReadFailedError, match="the token is gone"):
             await anext(cluster.watch(CALL, seconds=1))
-        assert watcher.failed == ["unauthorized", "unauthorized"]
+        with pytest.raises(ReadFailedError, match="the token is gone"):
+            await anext(cluster.watched(THINGS))
+        assert watcher.failed == ["unauthorized"] * 3
 
 
 async def test_a_read_that_its_caller_gives_up_on_counts_as_a_timeout(tmp_path: Path) -> None:
