@@ -89,7 +89,7 @@ def kueue(
     kubeconfig: Annotated[str | None, typer.Option(help="kubeconfig; else the pod's ServiceAccount.")] = None,
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port of the probes; 0 takes a free one; default 8081.")
+        int | None, typer.Option(help="Port of the probes and the metrics; 0 takes a free one; default 8081.")
     ] = None,
     raise_a: Annotated[
         bool | None,

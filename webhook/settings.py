@@ -105,8 +105,8 @@ class KueueSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="INTERLOCK_", frozen=True)
 
-    host: str = Field("0.0.0.0", description="Address of the probes; `::` for IPv6.")  # noqa: S104
-    port: int = Field(8081, ge=0, le=65535, description="Port of the probes; 0 takes a free one.")
+    host: str = Field("0.0.0.0", description="Address of the probes and the metrics.")  # noqa: S104
+    port: int = Field(8081, ge=0, le=65535, description="Port of the probes and the metrics; 0: a free one.")
     kubeconfig: str | None = Field(None, description="kubeconfig; without it the pod's ServiceAccount.")
     context: str | None = Field(None, description="Context of the kubeconfig.")
     a_key: Annotated[str, AfterValidator(_qualified)] = Field(
