@@ -195,7 +195,9 @@ def _review(response: dict[str, Any]) -> bytes:
 def _says_trainjob(document: Mapping[str, Any]) -> bool:
     api_version = document.get("apiVersion")
     # Not str() of what may be nested deeper than it goes.
-    return document.get("kind") == KIND and isinstance(api_version, str) and api_version.startswith(f"{GROUP}/")
+    return (
+        document.get("kind") == KIND and isinstance(api_version, str) and api_version.startswith(f"{GROUP}/")
+    )
 
 
 def _shown(value: object) -> str:

@@ -20,12 +20,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=100_000, help="how many to send")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--failures", type=int, default=20, help="stop after so many")
     parser.add_argument("--only", type=int, help="send only the input of this number, and show it")
     options = parser.parse_args()
     numbers = range(options.inputs) if options.only is None else [options.only]
     if options.only is not None:
         sys.stdout.write(f"{make(options.seed, options.only).sent[:SHOWN_BYTES]!r}\n")
-    campaign = Campaign(options.seed, iter(numbers))
+    campaign = Campaign(options.seed, iter(numbers), options.failures)
     asyncio.run(campaign.run())
     sys.stdout.write(f"{campaign.report()}\n")
     return 1 if campaign.failures else 0

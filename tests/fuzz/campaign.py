@@ -1,4 +1,4 @@
-"""Many inputs against one guard: a process of its own, behind real TLS, before an API server of known content."""
+"""Many inputs against one guard: a process of its own, real TLS, and an API server of known content."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ CONNECTIONS = 16
 ANSWER_SECONDS = 8.0
 """The guard takes 4 s at the most of the longest wait here; the rest is for a machine that is busy."""
 
-SILENT_SECONDS = 0.4
+SILENT_SECONDS = 0.25
 """How long an input that need not be understood may leave the client without an answer."""
 
-MOST_FAILURES = 20
 ALARMS = (b'"level":"error"', b'"level":"critical"', b'"exception"', b"Traceback", b"lines lost")
 NO_HTTP = b"aiohttp.http_exceptions."
-"""aiohttp tells of bytes that are no HTTP in this way; the guard never saw them, and they were answered 400."""
+"""How aiohttp tells of bytes that are no HTTP: it answers 400, and the guard never sees them."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,7 @@ class Campaign:
 
     seed: int
     numbers: Iterator[int]
+    enough_failures: int = 20
     families: Counter[str] = field(default_factory=Counter)
     truths: Counter[Truth] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -121,7 +121,7 @@ class Campaign:
 
     async def _client(self, guard: Guard, connection: Connection) -> None:
         for number in self.numbers:
-            if len(self.failures) >= MOST_FAILURES:
+            if len(self.failures) >= self.enough_failures:
                 break
             await self._try(guard, connection, number, make(self.seed, number))
         connection.close()
@@ -213,10 +213,15 @@ async def guarded() -> AsyncIterator[tuple[Guard, ssl.SSLContext]]:
 async def _answers_as_it_should(guard: Guard, trust: ssl.SSLContext) -> None:
     """The plainest reviews there are get the answers that they must get."""
     connection = Connection(guard.port, trust)
-    for name, allowed in (("llama", False), (world.HELD_BY_LABELS, False), ("ordered", False), ("nothing", True)):
+    for name, allowed in (
+        ("llama", False),
+        (world.HELD_BY_LABELS, False),
+        ("ordered", False),
+        ("nothing", True),
+    ):
         labels = world.HELD_EXECUTION if name == world.HELD_BY_LABELS else None
         old = objects.trainjob(name, labels=labels)
-        review = objects.review(objects.trainjob(name, suspend=False), old=old)
+        review = objects.review(objects.trainjob(name, suspend=False, labels=labels), old=old)
         async with asyncio.timeout(ANSWER_SECONDS):
             await connection.send(post(orjson.dumps(review)))
             reply = await connection.reply()

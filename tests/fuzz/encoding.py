@@ -8,7 +8,6 @@ from json.encoder import encode_basestring, encode_basestring_ascii
 from random import Random
 from typing import Any
 
-
 LONG_TEXT = 300
 """Texts up to this length are escaped letter by letter."""
 

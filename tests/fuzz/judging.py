@@ -53,7 +53,11 @@ def _complaints_about(reply: Reply, body: bytes, truth: Truth, *, is_odd: bool) 
         return [f"HTTP {reply.status}"]
     if reply.status != OK:
         found = [] if is_odd else _refusal(reply)
-        return [*found, f"{truth}, and it was refused: {reply.body!r:.300}"] if truth in MUST_BE_ALLOWED else found
+        return (
+            [*found, f"{truth}, and it was refused: {reply.body!r:.300}"]
+            if truth in MUST_BE_ALLOWED
+            else found
+        )
     if is_odd and not reply.body.startswith(b'{"apiVersion":"admission'):
         # /healthz, found by a changed path.
         return []
@@ -95,14 +99,18 @@ def _answer(reply: Reply, body: bytes, truth: Truth) -> list[str]:
         asked = decoded(body)["request"]["uid"]
     except (ValueError, LookupError, TypeError):
         return [*found, "it was answered although it has no uid that can be read"]
-    return found if uid == asked else [*found, f"the answer is for {uid!r:.100}, the question was {asked!r:.100}"]
+    return (
+        found
+        if uid == asked
+        else [*found, f"the answer is for {uid!r:.100}, the question was {asked!r:.100}"]
+    )
 
 
 def _denial(response: dict[str, Any]) -> list[str]:
     status = response.get("status")
     if not isinstance(status, dict) or not status.get("message"):
         return ["a denial without a sentence"]
-    if status.get("reason") not in DENIALS.get(status.get("code"), set()):
+    if status.get("reason") not in DENIALS.get(status.get("code", 0), set()):
         return [f"code {status.get('code')} with reason {status.get('reason')}"]
     return ["retryAfterSeconds"] if "retryAfterSeconds" in status.get("details", {}) else []
 

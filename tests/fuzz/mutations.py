@@ -11,6 +11,7 @@ from tests import objects
 from tests.fuzz.encoding import Fragment, Repeated
 from tests.fuzz.reviews import Known, Truth
 from tests.objects import Document, a, execution_labels
+from webhook.trainjob import DEFAULT_A_KEY
 
 Mutation = Callable[[Known, Random], None]
 
@@ -108,7 +109,9 @@ def keys_given_twice(known: Known, random: Random) -> None:
     """The last counts, as for the API server's own reader; the first says the opposite."""
     for document in known.objects:
         if random.random() < 0.5:
-            document["spec"] = Repeated(document["spec"], [("suspend", random.choice((True, False, None, "x")))])
+            document["spec"] = Repeated(
+                document["spec"], [("suspend", random.choice((True, False, None, "x")))]
+            )
         if random.random() < 0.5:
             document["metadata"] = Repeated(
                 document["metadata"], [("labels", execution_labels("j-x", "s-x")), ("name", "other")]
@@ -120,13 +123,20 @@ def keys_given_twice(known: Known, random: Random) -> None:
 
 
 def managed_fields(known: Known, random: Random) -> None:
-    fields = {f"f:{random.randrange(10**6)}": {"f:x": {}} for _ in range(random.choice((3, 3, 30, 30, 300)))}
-    entry = {"manager": "kubectl", "operation": "Apply", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": fields}}
+    fields: Document = {
+        f"f:{random.randrange(10**6)}": {"f:x": {}} for _ in range(random.choice((3, 3, 30, 30, 300)))
+    }
+    entry = {
+        "manager": "kubectl",
+        "operation": "Apply",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:spec": fields},
+    }
     for document in known.objects:
         document["metadata"]["managedFields"] = Fragment(json.dumps([entry] * random.randint(1, 3)))
 
 
-def annotations(known: Known, random: Random) -> None:
+def long_annotations(known: Known, random: Random) -> None:
     size = random.choices((100, 10_000, 262_144), weights=(60, 10, 1))[0]
     for document in known.objects:
         held = document["metadata"].get("annotations") or {}
@@ -199,6 +209,18 @@ def patches_of_others(known: Known, random: Random) -> None:
         document["spec"]["runtimePatches"] = [*random.sample(hollow, 3), *entries, *random.sample(hollow, 1)]
 
 
+def labels_that_no_pod_can_have(known: Known, random: Random) -> None:
+    """They select nothing, and must not be asked for: the API server would refuse the question."""
+    job_id, submission = (
+        random.choice(("j held", "j,x", "é", "j" * 64, "-j", "j\n")),
+        random.choice(("s-1", "s/1", "s held")),
+    )
+    impossible = objects.patch("impossible", pods={"labels": execution_labels(job_id, submission)})
+    for document in known.objects:
+        entries = document["spec"].get("runtimePatches") or []
+        document["spec"]["runtimePatches"] = [*entries, impossible]
+
+
 def old_garbage_for_a(known: Known, random: Random) -> None:
     """A that nobody can read and nobody touches blocks nothing, and hides nothing."""
     if len(known.objects) < 2:
@@ -212,15 +234,18 @@ def old_garbage_for_a(known: Known, random: Random) -> None:
 def long_status(known: Known, random: Random) -> None:
     for document in known.objects:
         document["status"] = {
-            "conditions": [{"type": "Suspended", "status": "Unknown", "message": random.choice(STRANGE_TEXTS)}],
-            "jobsStatus": [{"name": "node", "active": random.choice((0, 1, 1.0, 2**53))}] * random.choice((1, 50)),
+            "conditions": [
+                {"type": "Suspended", "status": "Unknown", "message": random.choice(STRANGE_TEXTS)}
+            ],
+            "jobsStatus": [{"name": "node", "active": random.choice((0, 1, 1.0, 2**53))}]
+            * random.choice((1, 50)),
         }
 
 
 HARMLESS: tuple[Mutation, ...] = (
-    *(nothing, unknown_fields, keys_in_other_case, keys_given_twice, managed_fields, annotations),
+    *(nothing, unknown_fields, keys_in_other_case, keys_given_twice, managed_fields, long_annotations),
     *(deep_fields, versions, what_surrounds_the_objects, absent_or_null, patches_of_others),
-    *(old_garbage_for_a, long_status),
+    *(old_garbage_for_a, long_status, labels_that_no_pod_can_have),
 )
 
 
@@ -266,8 +291,8 @@ def executions_without_end(known: Known, random: Random) -> None:
 def a_bad_a(known: Known, random: Random) -> None:
     """Beside what it writes already; in the new object alone, so that the request is what writes it."""
     _may_be_refused(known)
-    value = random.choice((*BAD_A, 2, None, True, [], {}, 1.0))
-    patch = objects.patch("bad", job={"labels": {objects.DEFAULT_A_KEY: value}})
+    value: Any = random.choice((*BAD_A, 2, None, True, [], {}, 1.0))
+    patch = objects.patch("bad", job={"labels": {DEFAULT_A_KEY: value}})
     new = known.objects[0]
     new["spec"]["runtimePatches"] = [*(new["spec"].get("runtimePatches") or []), patch]
 
@@ -276,7 +301,9 @@ def suspend_of_another_type(known: Known, random: Random) -> None:
     _may_be_refused(known)
     spec = known.objects[0]["spec"]
     if spec.get("suspend") is not True:
-        spec["suspend"] = random.choice(("true", "True", "false", 1, 0, 1.0, [], [True], {}, {"a": True}, Fragment("tru")))
+        spec["suspend"] = random.choice(
+            ("true", "True", "false", 1, 0, 1.0, [], [True], {}, {"a": True}, Fragment("tru"))
+        )
 
 
 def other_names(known: Known, random: Random) -> None:
@@ -313,7 +340,11 @@ def a_kind_of_somebody_else(known: Known, random: Random) -> None:
         match place:
             case "kind":
                 known.request["kind"] = random.choice(
-                    ({"group": "", "version": "v1", "kind": "Pod"}, {}, {"group": "trainer.kubeflow.org", "kind": "x"})
+                    (
+                        {"group": "", "version": "v1", "kind": "Pod"},
+                        {},
+                        {"group": "trainer.kubeflow.org", "kind": "x"},
+                    )
                 )
             case "resource":
                 known.request["resource"] = random.choice(
@@ -354,28 +385,34 @@ def missing_objects(known: Known, random: Random) -> None:
 def any_value_anywhere(known: Known, random: Random) -> None:
     known.becomes_open()
     for _ in range(random.randint(1, 3)):
-        holder, key = random.choice(list(_places(known.document)))
-        holder[key] = _strange(random)
+        if places := list(_places(known.document)):
+            holder, key = random.choice(places)
+            holder[key] = _strange(random)
 
 
 def any_key_gone(known: Known, random: Random) -> None:
     known.becomes_open()
     for _ in range(random.randint(1, 3)):
-        holder, key = random.choice(list(_places(known.document)))
-        del holder[key]
+        if places := list(_places(known.document)):
+            holder, key = random.choice(places)
+            del holder[key]
 
 
 def too_deep(known: Known, random: Random) -> None:
     known.becomes_open()
     holder, key = random.choice(list(_places(known.document)))
     deep = random.choice((960, 1000, 1015, 1030, 20_000))
-    holder[key] = random.choice((Fragment("[" * deep + "]" * deep), Fragment('{"a":' * deep + "1" + "}" * deep)))
+    holder[key] = random.choice(
+        (Fragment("[" * deep + "]" * deep), Fragment('{"a":' * deep + "1" + "}" * deep))
+    )
 
 
 def long_texts(known: Known, random: Random) -> None:
     """A text of tens of kilobytes anywhere: answers and logs must not grow with it."""
     known.becomes_open()
-    holder, key = random.choice([(holder, key) for holder, key in _places(known.document) if isinstance(holder[key], str)])
+    holder, key = random.choice(
+        [(holder, key) for holder, key in _places(known.document) if isinstance(holder[key], str)]
+    )
     holder[key] = random.choice(("x", "é", "\0", "7", "a/")) * random.choice((1000, 30_000))
 
 
@@ -419,5 +456,7 @@ def _some_json(random: Random, depth: int) -> Any:
     if depth and random.random() < 0.5:
         if random.random() < 0.5:
             return [_some_json(random, depth - 1) for _ in range(random.randrange(4))]
-        return {random.choice(STRANGE_TEXTS): _some_json(random, depth - 1) for _ in range(random.randrange(4))}
+        return {
+            random.choice(STRANGE_TEXTS): _some_json(random, depth - 1) for _ in range(random.randrange(4))
+        }
     return random.choice((None, True, 0, -7, 1.5, 10**18, *STRANGE_TEXTS))

@@ -21,7 +21,12 @@ SUBMISSION = "dispatch.phpboyscout.uk/submission"
 _JOBSET_TEMPLATE = "spec.runtimePatches.*.trainingRuntimeSpec.template"
 _JOB_TEMPLATE = f"{_JOBSET_TEMPLATE}.spec.replicatedJobs.*.template"
 _POD_TEMPLATE = f"{_JOB_TEMPLATE}.spec.template"
-_A_STANDS_IN = ("metadata", f"{_JOBSET_TEMPLATE}.metadata", f"{_JOB_TEMPLATE}.metadata", f"{_POD_TEMPLATE}.metadata")
+_A_STANDS_IN = (
+    "metadata",
+    f"{_JOBSET_TEMPLATE}.metadata",
+    f"{_JOB_TEMPLATE}.metadata",
+    f"{_POD_TEMPLATE}.metadata",
+)
 _PODS_GET_LABELS_FROM = ("metadata.labels", f"{_POD_TEMPLATE}.metadata.labels")
 _ADMITTING = ("CREATE", "UPDATE")
 
@@ -49,9 +54,13 @@ def must_not_be_allowed(body: bytes) -> str | None:
     if how is None or not _is_about_a_trainjob(request):
         return None
     documents = [request.get("object"), request.get("oldObject")]
-    names = {name for name in (request.get("name"), *_texts(documents, "metadata.name")) if isinstance(name, str)}
+    names = {
+        name for name in (request.get("name"), *_texts(documents, "metadata.name")) if isinstance(name, str)
+    }
     namespaces = {
-        name for name in (request.get("namespace"), *_texts(documents, "metadata.namespace")) if isinstance(name, str)
+        name
+        for name in (request.get("namespace"), *_texts(documents, "metadata.namespace"))
+        if isinstance(name, str)
     }
     executions = [execution for document in documents for execution in _executions(document)]
     return f"{how}, and pods remain" if world.remaining(namespaces, names, executions) else None
@@ -63,25 +72,32 @@ def _admits(request: Mapping[str, Any]) -> str | None:
     if operation not in _ADMITTING:
         return None
     new, old = request.get("object"), request.get("oldObject")
-    runs = True not in list(_found(new, "spec.suspend"))
+    runs = not _is_suspended(new)
     if operation == "CREATE":
         return "it creates a TrainJob that is not suspended" if runs else None
-    if runs and True in list(_found(old, "spec.suspend")):
+    if runs and _is_suspended(old):
         return "it un-suspends"
     if _greatest_a(new) > _greatest_a(old):
         return "it raises A"
     return None
 
 
+def _is_suspended(document: Any) -> bool:
+    # Python takes 1 for equal to true.
+    return any(found is True for found in _found(document, "spec.suspend"))
+
+
 def _is_about_a_trainjob(request: Mapping[str, Any]) -> bool:
     return (
-        [*_found(request, "kind.group"), *_found(request, "kind.kind")] == ["trainer.kubeflow.org", "TrainJob"]
+        [*_found(request, "kind.group"), *_found(request, "kind.kind")]
+        == ["trainer.kubeflow.org", "TrainJob"]
         or [*_found(request, "resource.group"), *_found(request, "resource.resource")]
         == ["trainer.kubeflow.org", "trainjobs"]
         or any(
             list(_found(request, f"{document}.kind")) == ["TrainJob"]
             and any(
-                text.startswith("trainer.kubeflow.org/") for text in _texts([request], f"{document}.apiVersion")
+                text.startswith("trainer.kubeflow.org/")
+                for text in _texts([request], f"{document}.apiVersion")
             )
             for document in ("object", "oldObject")
         )
@@ -96,14 +112,17 @@ def _greatest_a(document: Any) -> int:
         for values in _found(document, f"{place}.{holder}")
         for value in ([values[A_KEY]] if isinstance(values, dict) and A_KEY in values else [])
     ]
-    return max(
-        (int(text) for text in written if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 20),
-        default=0,
-    )
+    digits = (text for text in written if isinstance(text, str) and text.isascii() and text.isdigit())
+    return max((int(text) for text in digits if len(text) < 20 and int(text) < 2**63), default=0)
 
 
 def _executions(document: Any) -> Iterator[dict[str, str]]:
-    labels = [found for place in _PODS_GET_LABELS_FROM for found in _found(document, place) if isinstance(found, dict)]
+    labels = [
+        found
+        for place in _PODS_GET_LABELS_FROM
+        for found in _found(document, place)
+        if isinstance(found, dict)
+    ]
     job_ids, submissions = (
         {found[key] for found in labels if isinstance(found.get(key), str)} for key in (JOB_ID, SUBMISSION)
     )

@@ -136,7 +136,9 @@ def _described(random: Random, name: str) -> Document:
         namespace=world.NAMESPACE,
         labels={"team": "blue"} if random.random() < 0.3 else None,
         annotations={"note": "x"} if random.random() < 0.3 else None,
-        patches=[objects.patch("example.com/other", jobset={"labels": {"b": "c"}})] if random.random() < 0.3 else (),
+        patches=[objects.patch("example.com/other", jobset={"labels": {"b": "c"}})]
+        if random.random() < 0.3
+        else (),
     )
 
 

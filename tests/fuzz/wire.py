@@ -33,7 +33,9 @@ class Connection:
     async def send(self, data: bytes) -> None:
         """Send; a connection that the guard has closed meanwhile is no error here, but on reading."""
         if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._trust, limit=2**24)
+            self._streams = await asyncio.open_connection(
+                "127.0.0.1", self._port, ssl=self._trust, limit=2**24
+            )
         _, writer = self._streams
         writer.write(data)
         try:

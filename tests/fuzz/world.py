@@ -1,13 +1,13 @@
-"""The cluster that the fuzzed guard asks: a few TrainJobs of which it is known what remains, and never changes.
+"""The cluster that the fuzzed guard asks: a few TrainJobs, and what remains of each, which never changes.
 
-It is served over plain HTTP by a server of its own, which reads selectors as Kubernetes does and shares no code
-with the guard.
+It is served over plain HTTP by a server of its own, which reads selectors as Kubernetes does and shares no
+code with the guard.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -57,9 +57,9 @@ NODES: tuple[Document, ...] = (objects.node("gpu-1"),)
 TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
-def remaining(namespaces: set[str], names: set[str], executions: list[Mapping[str, str]]) -> bool:
+def remaining(namespaces: set[str], names: set[str], executions: Sequence[Mapping[str, str]]) -> bool:
     """Whether a pod remains of a TrainJob of such a name, or of such an execution, in such a namespace."""
-    wanted = [{JOBSET_NAME: name} for name in names] + executions
+    wanted = [*({JOBSET_NAME: name} for name in names), *executions]
     return any(
         pod["metadata"]["namespace"] in namespaces
         and pod["status"].get("phase") not in TERMINAL
@@ -184,7 +184,9 @@ def _named(
     resource: str, items: tuple[Document, ...], namespace: str | None, name: str
 ) -> tuple[HTTPStatus, Document]:
     for item in items:
-        if (namespace is None or item["metadata"]["namespace"] == namespace) and item["metadata"]["name"] == name:
+        if (namespace is None or item["metadata"]["namespace"] == namespace) and item["metadata"][
+            "name"
+        ] == name:
             return HTTPStatus.OK, item
     return _refused(HTTPStatus.NOT_FOUND, f'{resource} "{name}" not found', name=name, kind=resource)
 
