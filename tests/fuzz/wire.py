@@ -31,7 +31,10 @@ class Connection:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def send(self, data: bytes) -> None:
-        """Send; a connection that the guard has closed meanwhile is no error here, but on reading."""
+        """Send, on a new connection if the other end has closed the last one; raises `OSError` without any.
+
+        One that is closed while it is sent on is no error here, but on reading.
+        """
         if self._streams is None:
             self._streams = await asyncio.open_connection(
                 "127.0.0.1", self._port, ssl=self._trust, limit=2**24
@@ -62,6 +65,11 @@ class Connection:
         if closes:
             self.close()
         return Reply(status, closes, body)
+
+    def _is_closed(self) -> bool:
+        assert self._streams is not None
+        reader, writer = self._streams
+        return reader.at_eof() or reader.exception() is not None or writer.is_closing()
 
     def close(self) -> None:
         """Close it at once; the next `send` opens another."""
