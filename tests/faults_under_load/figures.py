@@ -52,8 +52,8 @@ class Recovery:
         fault = self.happened.fault
         return (
             f"{fault.name}: {len(self.calls)} requests, {self.lost.total()} lost ({_listed(self.lost)}), "
-            f"{self.could_not_tell} CheckFailed; last failure of a request sent {max(self.seconds, 0.0):.2f} s "
-            f"after it (bound {fault.recovers_within:.0f} s: {fault.because})"
+            f"{self.could_not_tell} CheckFailed; the last failed one was sent "
+            f"{max(self.seconds, 0.0):.2f} s after it (bound {fault.recovers_within:.0f} s: {fault.because})"
         )
 
 
@@ -117,22 +117,19 @@ class Figures:
         times = [1000 * call.seconds for call in self.calls if not call.lost]
         cuts = quantiles(times, n=100) if len(times) > 1 else [0.0] * 99
         held, clear = self.known[Known.HELD], self.known[Known.CLEAR]
-        worst = 1000 * self.worst_seconds
-        return "\n".join(
-            (
-                f"{len(self.calls)} requests in {self.seconds:.0f} s, {len(times)} answers: "
-                f"{_listed(self.decisions)}",
-                f"wrong yes: {len(self.wrong_yes)}, of {held} answers while something remained",
-                f"wrong no: {len(self.wrong_no)}, of {clear} answers while nothing did",
-                f"lost without an answer, each a denial: {self.lost.total()} ({_listed(self.lost)})",
-                f"failed before there was a fault: {self.failed_before}",
-                f"connections refused, that went to the other guard: {self.went_to_another_guard}; "
-                f"cut: {self.cut}",
-                f"answers: median {cuts[49]:.0f} ms, 99 % {cuts[98]:.0f} ms, worst {worst:.0f} ms",
-                f"starts until ready: {', '.join(f'{seconds:.1f} s' for seconds in self.restarts)}",
-                *(recovery.report() for recovery in self.recoveries),
-            )
-        )
+        lines = [
+            f"{len(self.calls)} requests in {self.seconds:.0f} s",
+            f"answers: {len(times)} ({_listed(self.decisions)})",
+            f"wrong yes: {len(self.wrong_yes)}, of {held} answers while something remained",
+            f"wrong no: {len(self.wrong_no)}, of {clear} answers while nothing did",
+            f"lost without an answer, each a denial: {self.lost.total()} ({_listed(self.lost)})",
+            f"failed before there was a fault: {self.failed_before}",
+            f"connections refused, that went to the other guard: {self.went_to_another_guard}",
+            f"connections cut: {self.cut}",
+            f"median {cuts[49]:.0f} ms, 99 % {cuts[98]:.0f} ms, worst {1000 * self.worst_seconds:.0f} ms",
+            f"starts until ready: {', '.join(f'{seconds:.1f} s' for seconds in self.restarts)}",
+        ]
+        return "\n".join([*lines, *(recovery.report() for recovery in self.recoveries)])
 
 
 def recoveries(calls: Sequence[Call], happened: Sequence[Happened]) -> list[Recovery]:

@@ -129,7 +129,7 @@ PARTS = [
         "webhook/review.py",
         "isinstance(api_version, str) and api_version.startswith(",
         "str(api_version).startswith(",
-        "HTTP 500",
+        "internal error",
     ),
 ]
 
