@@ -29,7 +29,7 @@ from tests.fuzz.wire import Connection, NoReplyError, Reply
 
 CONNECTIONS = 16
 ANSWER_SECONDS = 8.0
-"""The guard takes 4 s at the most of the longest wait here; the rest is for a machine that is busy."""
+"""Twice what a review with the webhook's timeout of 5 s may take: the machine may be busy."""
 
 SILENT_SECONDS = 0.25
 """How long an input that need not be understood may leave the client without an answer."""
