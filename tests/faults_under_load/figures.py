@@ -116,7 +116,7 @@ class Figures:
         """The figures as lines of text."""
         times = [1000 * call.seconds for call in self.calls if not call.lost]
         cuts = quantiles(times, n=100) if len(times) > 1 else [0.0] * 99
-        held, clear = self.known[Known.HELD], self.known[Known.CLEAR]
+        held, clear, worst = self.known[Known.HELD], self.known[Known.CLEAR], self.worst_seconds
         lines = [
             f"{len(self.calls)} requests in {self.seconds:.0f} s",
             f"answers: {len(times)} ({_listed(self.decisions)})",
@@ -126,7 +126,7 @@ class Figures:
             f"failed before there was a fault: {self.failed_before}",
             f"connections refused, that went to the other guard: {self.went_to_another_guard}",
             f"connections cut: {self.cut}",
-            f"median {cuts[49]:.0f} ms, 99 % {cuts[98]:.0f} ms, worst {1000 * self.worst_seconds:.0f} ms",
+            f"time to answer: median {cuts[49]:.0f} ms, 99 % {cuts[98]:.0f} ms, worst {1000 * worst:.0f} ms",
             f"starts until ready: {', '.join(f'{seconds:.1f} s' for seconds in self.restarts)}",
         ]
         return "\n".join([*lines, *(recovery.report() for recovery in self.recoveries)])
