@@ -60,6 +60,18 @@ def weigh(request: Request, *, a_key: str) -> Answer | Question:
     Raises:
         NotAReviewError: the request lacks the objects its operation has, or contradicts itself.
     """
+    try:
+        return _weighed(request, a_key=a_key)
+    except NotAReviewError:
+        raise
+    except Exception as error:  # noqa: BLE001 - no fault of the guard may become a yes, or a bare 500
+        _log.exception("internal error", uid=request.uid)
+        verdict = Unknown((wording.internal_error(error, uid=request.uid),))
+        body = review.denied(request.uid, verdict, name=_name(request))
+        return Answer(body, False, review.REASONS[Unknown], message=wording.denial(verdict))
+
+
+def _weighed(request: Request, *, a_key: str) -> Answer | Question:
     if not request.is_about_a_trainjob:
         warning = wording.unguarded_kind(request.asked_about)
         return Answer(review.allowed(request.uid, decision="Unguarded", warning=warning), True, "Unguarded")
@@ -147,6 +159,11 @@ def _subject(request: Request, new: TrainJob, old: TrainJob | None) -> Subject:
     return Subject.of(new, old, namespace=namespace, name=name)
 
 
+def _name(request: Request) -> str:
+    """The name that the request gives, where it is one: a denial must not grow with what is none."""
+    return request.name if is_object_name(request.name) else ""
+
+
 def _bad_request(request: Request, message: str) -> Answer:
-    body = review.bad_request(request.uid, message, name=request.name)
+    body = review.bad_request(request.uid, message, name=_name(request))
     return Answer(body, False, "BadRequest", message=message)

@@ -97,10 +97,7 @@ class Request(_Part):
         return (
             (self.kind.group, self.kind.kind) == (GROUP, KIND)
             or (self.resource.group, self.resource.resource) == (GROUP, RESOURCE)
-            or any(
-                document.get("kind") == KIND and str(document.get("apiVersion")).startswith(f"{GROUP}/")
-                for document in documents
-            )
+            or any(_says_trainjob(document) for document in documents)
         )
 
 
@@ -198,6 +195,14 @@ def _audit_annotations(decision: str, remaining: str | None) -> dict[str, str]:
 
 def _review(response: dict[str, Any]) -> bytes:
     return orjson.dumps({"apiVersion": API_VERSION, "kind": REVIEW_KIND, "response": response})
+
+
+def _says_trainjob(document: Mapping[str, Any]) -> bool:
+    api_version = document.get("apiVersion")
+    # Not str() of what may be nested deeper than it goes.
+    return (
+        document.get("kind") == KIND and isinstance(api_version, str) and api_version.startswith(f"{GROUP}/")
+    )
 
 
 def _shown(value: object) -> str:

@@ -140,7 +140,7 @@ def read_trainjob(document: Mapping[str, Any], *, a_key: str) -> TrainJob:
         namespace=_text(metadata, "namespace", "metadata") or "",
         suspended=suspend is True,
         finished=any(
-            condition.get("type") in FINISHED and condition.get("status") == "True"
+            _text(condition, "type", "status.conditions[]") in FINISHED and condition.get("status") == "True"
             for condition in _sequence(_mapping(document, "status", ""), "conditions", "status")
         ),
         written_a=tuple(_written_a(templates, a_key)),
