@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tests.apiserver import Process
+from tests.benches import until
 from tests.monitoring.manifests import Document
 
 _LISTENING = re.compile(r'msg="Listening on" address=127\.0\.0\.1:(\d+)')
@@ -26,8 +27,9 @@ def assets_or_skip() -> Path:
     named = os.environ.get("PROMETHEUS_ASSETS")
     if not named:
         pytest.skip(
-            "there is no Prometheus: PROMETHEUS_ASSETS is unset. On Debian bookworm `tests/prometheus.sh` gets one and"
-            " prints the folder to name there; elsewhere name that of a release"
+            "there is no Prometheus: PROMETHEUS_ASSETS is unset."
+            " On Debian bookworm `tests/prometheus.sh` gets one and prints the folder to name there;"
+            " elsewhere name that of a release"
         )
     return Path(named)
 
@@ -49,7 +51,11 @@ class Target:
 
 
 def scrape_config(
-    monitor: Document, target_labels: Mapping[str, str], targets: Iterable[Target], *, interval: str | None = None
+    monitor: Document,
+    target_labels: Mapping[str, str],
+    targets: Iterable[Target],
+    *,
+    interval: str | None = None,
 ) -> Document:
     """What the Prometheus Operator makes of a monitor with one endpoint, its discovery replaced by a list.
 
@@ -91,7 +97,12 @@ class Prometheus:
     @classmethod
     @asynccontextmanager
     async def start(
-        cls, directory: Path, scrape_configs: list[Document], groups: list[Document], *, evaluation_interval: str
+        cls,
+        directory: Path,
+        scrape_configs: list[Document],
+        groups: list[Document],
+        *,
+        evaluation_interval: str,
     ) -> AsyncIterator[Self]:
         """A Prometheus with these targets and rules while the block runs; all its files are in `directory`.
 
@@ -161,6 +172,22 @@ class Prometheus:
         """`inactive`, `pending` or `firing`."""
         state: str = (await self.alerts()).get(alert, {"state": "inactive"})["state"]
         return state
+
+    async def until_value(self, expression: str, wanted: float) -> None:
+        """Wait until an expression has this value."""
+
+        async def reached() -> bool:
+            return await self.value(expression) == wanted
+
+        await until(reached)
+
+    async def until_state(self, alert: str, state: str, *, seconds: float = 20.0) -> None:
+        """Wait until an alert is `inactive`, `pending` or `firing`."""
+
+        async def reached() -> bool:
+            return await self.state_of(alert) == state
+
+        await until(reached, seconds=seconds)
 
     async def _get(self, what: str, **parameters: str) -> Any:
         async with self.session.get(f"{self.url}/api/v1/{what}", params=parameters) as response:

@@ -32,7 +32,9 @@ EXPECTED = {
 }
 
 
-def tried(directory: Path, change: Callable[[Document], Document | None] = lambda rule: rule) -> tuple[bool, str]:
+def tried(
+    directory: Path, change: Callable[[Document], Document | None] = lambda rule: rule
+) -> tuple[bool, str]:
     """Whether all cases of `*.test.yaml` hold for the rules as they are changed, and what promtool says.
 
     The summary alone is left of an alert's annotations: the cases hold it as it is told, figures filled in.
@@ -67,7 +69,6 @@ def shorter(rule: Document) -> Document:
 
 def always(rule: Document) -> Document:
     return rule | {"expr": f"({rule['expr']}) or vector(1)"}
-
 
 
 def gone(_: Document) -> None:
