@@ -173,13 +173,13 @@ class Prometheus:
         state: str = (await self.alerts()).get(alert, {"state": "inactive"})["state"]
         return state
 
-    async def until_value(self, expression: str, wanted: float) -> None:
+    async def until_value(self, expression: str, wanted: float, *, seconds: float = 20.0) -> None:
         """Wait until an expression has this value."""
 
         async def reached() -> bool:
             return await self.value(expression) == wanted
 
-        await until(reached)
+        await until(reached, seconds=seconds)
 
     async def until_state(self, alert: str, state: str, *, seconds: float = 20.0) -> None:
         """Wait until an alert is `inactive`, `pending` or `firing`."""

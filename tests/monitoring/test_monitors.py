@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -211,3 +213,18 @@ async def test_the_dashboard_is_in_a_config_map_that_grafana_looks_for() -> None
     assert config_map["metadata"]["name"] == "trainjob-interlock-dashboard"
     (content,) = config_map["data"].values()
     assert yaml.safe_load(content) == manifests.dashboard()
+
+
+async def test_the_label_that_a_prometheus_asks_for_is_added_to_the_objects_and_to_no_selector(
+    tmp_path: Path,
+) -> None:
+    comment = (MONITORING / "kustomization.yaml").read_text().split("in an overlay of yours:")[1]
+    (example,) = re.findall(r"((?:^#   .*\n)+)", comment, re.MULTILINE)
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    resources = f"resources: [{os.path.relpath(MONITORING, overlay.resolve())}]\n"
+    (overlay / "kustomization.yaml").write_text(resources + re.sub(r"^#   ", "", example, flags=re.MULTILINE))
+    built = await kustomized(overlay)
+    assert {one["metadata"]["labels"]["release"] for one in built} == {"kube-prometheus-stack"}
+    (monitor,) = (one for one in built if one["kind"] == "ServiceMonitor")
+    assert monitor["spec"] == SERVICE_MONITOR["spec"]
