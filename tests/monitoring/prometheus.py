@@ -164,14 +164,15 @@ class Prometheus:
     async def has_series(self, selector: str) -> bool:
         return bool(await self._get("series", **{"match[]": selector}))
 
-    async def alerts(self) -> dict[str, Document]:
-        """Those that are pending or firing, by name; of several of one name any."""
-        return {one["labels"]["alertname"]: one for one in (await self._get("alerts"))["alerts"]}
+    async def alerts(self) -> list[Document]:
+        """Those that are pending or firing."""
+        found: list[Document] = (await self._get("alerts"))["alerts"]
+        return found
 
     async def state_of(self, alert: str) -> str:
-        """`inactive`, `pending` or `firing`."""
-        state: str = (await self.alerts()).get(alert, {"state": "inactive"})["state"]
-        return state
+        """`firing` where one of this name is, else `pending` where one is, else `inactive`."""
+        states = {one["state"] for one in await self.alerts() if one["labels"]["alertname"] == alert}
+        return next((state for state in ("firing", "pending") if state in states), "inactive")
 
     async def until_value(self, expression: str, wanted: float, *, seconds: float = 20.0) -> None:
         """Wait until an expression has this value."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.apiserver import ApiServer
 from tests.benches import WEBHOOKS, Bench, until
 from tests.monitoring import manifests
 from tests.monitoring.exposition import OF_THE_API_SERVER, Sample, samples
+from tests.monitoring.prometheus import Prometheus
 from webhook.registration import WEBHOOK_NAME
 from webhook.sandbox.controllers.client import ApiError, Client
 from webhook.sandbox.controllers.kinds import TRAINJOBS
@@ -70,6 +73,32 @@ async def test_the_time_a_call_takes_has_the_labels_that_the_dashboard_asks_for(
     selected = [labels for name, labels in found if asked.selects(name, labels)]
     assert selected
     assert all(labels.keys() == OF_THE_API_SERVER[DURATIONS] for labels in selected)
+
+
+async def test_the_alert_fires_when_one_more_call_fails(
+    unanswered: Bench, apiserver: ApiServer, tmp_path: Path
+) -> None:
+    (user,) = apiserver.kubeconfig()["users"]
+    for part in ("client-certificate", "client-key"):
+        (tmp_path / part).write_bytes(b64decode(user["user"][f"{part}-data"]))
+    (tmp_path / "ca.crt").write_bytes(apiserver.ca_pem)
+    scrape = {
+        "job_name": "apiserver",
+        "scheme": "https",
+        "scrape_interval": "1s",
+        "scrape_timeout": "1s",
+        "tls_config": {"ca_file": "ca.crt", "cert_file": "client-certificate", "key_file": "client-key"},
+        "static_configs": [{"targets": [apiserver.url.removeprefix("https://")]}],
+    }
+    async with Prometheus.start(
+        tmp_path, [scrape], manifests.groups("guard"), evaluation_interval="1s"
+    ) as prometheus:
+        await prometheus.until_value("count(apiserver_admission_webhook_rejection_count) > bool 0", 1)
+        assert await prometheus.state_of("InterlockCallsFailing") == "inactive"
+        body = objects.trainjob("denied", namespace="default", suspend=False)
+        with pytest.raises(ApiError, match="failed calling webhook"):
+            await unanswered.admin.request("POST", TRAINJOBS.path("default"), body=body)
+        await prometheus.until_state("InterlockCallsFailing", "firing")
 
 
 async def test_a_request_that_is_let_through_is_counted_as_the_alert_asks_for_it(
