@@ -12,7 +12,7 @@ building=$cache/building
 made=$cache/bookworm-$(sha256sum < "${BASH_SOURCE[0]}" | cut -c1-8)
 
 not_here() {
-  echo "No real Prometheus: $1; where there is one, name the folder of prometheus and promtool in PROMETHEUS_ASSETS." >&2
+  echo "No real Prometheus: $1; where one is, name the folder of prometheus and promtool in PROMETHEUS_ASSETS." >&2
   exit 3
 }
 
