@@ -18,8 +18,9 @@ from webhook.verdict import Clear, NotSettled, PodsRemain, RemainingPod, Verdict
 Because = Literal["lost-node", "pods", "not-stopped", "unknown"]
 BECAUSE: tuple[Because, ...] = get_args(Because)
 
-FORGET_SECONDS = 1800.0
-"""Longer than the longest pause of who retries: Kueue's backoff grows to a quarter of an hour."""
+FORGET_SECONDS = 7200.0
+"""Eight times the longest pause of who retries, for one replica of three sees but every third try: Kueue's
+backoff grows to a quarter of an hour."""
 
 MOST_WAITS = 10_000
 
