@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import ssl
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, get_args
 
 from certs.authority import ServingCertificate, bare_server_context
 from certs.publication import Published, authorities_in, published_in, with_bundle
+from certs.restraint import Restraint
 from certs.rotation import (
     IssueServing,
     Publish,
@@ -29,6 +31,7 @@ from certs.rotation import (
     Terms,
     Tidy,
     after,
+    held_back,
     next_moment,
     steps,
 )
@@ -41,6 +44,9 @@ CALL_TIMEOUT_SECONDS = 5.0
 
 _READINGS_AT_ONCE = 16
 """How often in a row it looks again before it pauses, whatever others write."""
+
+_STEPS_OF_A_KIND_AT_ONCE = 2
+"""How often in a row it takes the same step: what somebody undoes at once is done again after a pause."""
 
 
 class WriteConflictError(Exception):
@@ -167,6 +173,7 @@ class CertificateKeeper:
         self._trusted: frozenset[bytes] | None = None
         self._round_failed = False
         self._failed_rounds = 0
+        self._restraint = Restraint()
         self._sightings: dict[str, _Sighting] = {}
         self._told: dict[str, object] = {}
         self._running: asyncio.Task[None] | None = None
@@ -214,7 +221,7 @@ class CertificateKeeper:
 
     async def _work(self) -> timedelta:
         """Take steps until none is left that can be taken; return for how long there is nothing to do."""
-        failed: set[type[Step]] = set()
+        left: Counter[type[Step]] = Counter(dict.fromkeys(get_args(Step), _STEPS_OF_A_KIND_AT_ONCE))
         for _ in range(_READINGS_AT_ONCE):
             try:
                 async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
@@ -223,7 +230,7 @@ class CertificateKeeper:
                 self._tell_failure("look", error)
                 return self._poll
             self._told.pop("look", None)
-            step = next((one for one in steps(view.situation, self._terms) if type(one) not in failed), None)
+            step = next((one for one in steps(view.situation, self._terms) if left[type(one)]), None)
             if step is None:
                 now = view.situation.now
                 return min(self._poll, next_moment(view.situation, self._terms) - now)
@@ -233,9 +240,10 @@ class CertificateKeeper:
             except WriteConflictError:
                 continue
             except (ApiServerError, TimeoutError, ssl.SSLError) as error:
-                failed.add(type(step))
+                left[type(step)] = 0
                 self._tell_failure(type(step).__name__, error)
             else:
+                left[type(step)] -= 1
                 self._told.pop(type(step).__name__, None)
         return self._poll
 
@@ -247,17 +255,21 @@ class CertificateKeeper:
         published = published_in(configuration, self._webhook_names)
         self._tell_what_is_wrong(secret, reading, published)
         self._trusted = frozenset() if published is None else published.trusted
+        now = self._clock.now()
+        self._restraint.note(reading.state.signer, now=now, at=started)
         version = published and (published.uid, published.generation)
         situation = Situation(
             state=reading.state,
-            now=self._clock.now(),
+            now=now,
             published=published,
             unchanged_for=self._seen_for("version", version, started),
             unclaimed_for=self._seen_for("claims", (version, frozenset(reading.state.authorities)), started),
             in_service=self._in_service,
             may_publish=self._ready_to_answer.is_set(),
             damaged=bool(reading.faults),
+            rest=self._restraint.rest(started),
         )
+        self._tell_what_is_held_back(situation)
         return _View(secret, configuration, situation)
 
     def _seen_for(self, topic: str, seen: object, started: float) -> timedelta:
@@ -283,7 +295,11 @@ class CertificateKeeper:
                 await self._api.update_validating_webhook_configuration(configuration)
                 self._tell("CA bundle published", because=because, authorities=len(authorities_in(bundle)))
             case _:
-                await self._write(after(step, view.situation.state, self._terms, view.situation.now), view)
+                now = view.situation.now
+                state = after(step, view.situation.state, self._terms, now)
+                await self._write(state, view)
+                # Whoever empties the Secret may be faster than the next look at it.
+                self._restraint.note(state.signer, now=now, at=self._clock.monotonic())
                 self._tell(_TOLD[type(step)], because=step.because)
 
     async def _write(self, state: State, view: _View) -> None:
@@ -328,6 +344,21 @@ class CertificateKeeper:
             )
         else:
             self._told.pop("configuration", None)
+
+    def _tell_what_is_held_back(self, situation: Situation) -> None:
+        step = held_back(situation)
+        if step is None:
+            self._told.pop("restraint", None)
+            return
+        self._tell_if_new(
+            "restraint",
+            "certificate authority held back",
+            because=step.because,
+            why=f"{self._restraint.count} were made lately: something takes them out of the Secret",
+            namespace=self._namespace,
+            name=self._secret_name,
+            pause_seconds=self._restraint.pause.total_seconds(),
+        )
 
     def _tell_failure(self, topic: str, error: Exception) -> None:
         self._round_failed = True

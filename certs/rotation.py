@@ -117,7 +117,7 @@ class Situation:
 
     `damaged`: the Secret holds more, or less, than `state`. `unchanged_for`: how long `published` has been
     seen as it is; `unclaimed_for`: how long it and the authorities of `state` have both been seen so.
-    `in_service`: the certificate that this replica serves.
+    `in_service`: the certificate that this replica serves. `rest`: how long no authority is to be made yet.
     """
 
     state: State
@@ -128,6 +128,7 @@ class Situation:
     in_service: ServingCertificate | None = None
     may_publish: bool = True
     damaged: bool = False
+    rest: timedelta = timedelta()
 
     @property
     def trusted(self) -> frozenset[bytes]:
@@ -206,6 +207,7 @@ def next_moment(situation: Situation, terms: Terms) -> datetime:
         moments += [renewal(state.serving), state.serving.not_before, state.serving.not_after]
     moments += [now + terms.propagation - situation.unchanged_for]
     moments += [now + terms.propagation - situation.unclaimed_for]
+    moments += [now + situation.rest]
     return min((moment for moment in moments if moment > now), default=now + terms.serving_lifetime)
 
 
@@ -305,7 +307,16 @@ def _restore(situation: Situation, terms: Terms) -> Restore | None:
     return None
 
 
+def held_back(situation: Situation) -> StageAuthority | None:
+    """Return the authority that would be made now, were it not for `rest`."""
+    return _wanted_authority(situation) if situation.rest else None
+
+
 def _stage(situation: Situation, _: Terms) -> StageAuthority | None:
+    return None if situation.rest else _wanted_authority(situation)
+
+
+def _wanted_authority(situation: Situation) -> StageAuthority | None:
     signer = situation.state.signer
     if signer is None:
         return StageAuthority("there is no authority with its key")

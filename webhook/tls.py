@@ -27,6 +27,7 @@ _NEEDS_ATTENTION = frozenset(
         "certificates not kept",
         "certificate keeper failed",
         "certificate Secret damaged",
+        "certificate authority held back",
         "webhook configuration absent, waiting for it",
     }
 )

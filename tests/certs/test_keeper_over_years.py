@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from certs.keeper import CertificateKeeper, WriteConflictError
+import pytest
+
+from certs.authority import AUTHORITY_LIFETIME
+from certs.keeper import POLL, CertificateKeeper, WriteConflictError
 from certs.publication import authorities_in
 from certs.rotation import Terms
+from certs.storage import read_secret
 from tests.certs.bench import CONFIGURATION, NAMESPACE, SECRET, WEBHOOK, Told, configuration, published_bundle
 
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -22,6 +27,7 @@ class Calendar:
     """A clock that stands still but for the sleeps of its owner."""
 
     elapsed: timedelta = timedelta()
+    end: timedelta = YEARS
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def now(self) -> datetime:
@@ -33,7 +39,7 @@ class Calendar:
     async def sleep(self, seconds: float) -> None:
         assert seconds > 0
         self.elapsed += timedelta(seconds=seconds)
-        if self.elapsed > YEARS:
+        if self.elapsed > self.end:
             self.over.set()
             await asyncio.Event().wait()
         await asyncio.sleep(0)
@@ -98,20 +104,39 @@ class Memory:
         self.secrets[metadata["name"]] = {**secret, "metadata": metadata}
 
 
-async def test_ten_years_pass_and_each_authority_is_beside_the_last_before_it_is_alone() -> None:
-    memory, calendar, told = Memory(configuration()), Calendar(), Told()
-    ready = asyncio.Event()
-    ready.set()
+@asynccontextmanager
+async def keeping(
+    memory: Memory,
+    clock: Calendar,
+    told: Told,
+    *,
+    ready: asyncio.Event | None = None,
+    authority_lifetime: timedelta = AUTHORITY_LIFETIME,
+    poll: timedelta = POLL,
+) -> AsyncIterator[CertificateKeeper]:
+    """A keeper on this clock; ready to answer unless an event is to tell when it is."""
+    if ready is None:
+        ready = asyncio.Event()
+        ready.set()
     async with CertificateKeeper(
         memory,
         secret=(NAMESPACE, SECRET),
         webhook_configuration=CONFIGURATION,
         webhook_names=[WEBHOOK],
-        terms=Terms(("guard.svc",), authority_lifetime=timedelta(days=900)),
+        terms=Terms(("guard.svc",), authority_lifetime=authority_lifetime),
         tell=told,
         ready_to_answer=ready,
-        clock=calendar,
-        poll=timedelta(days=365),
+        clock=clock,
+        poll=poll,
+    ) as keeper:
+        yield keeper
+
+
+async def test_ten_years_pass_and_each_authority_is_beside_the_last_before_it_is_alone() -> None:
+    memory, calendar, told = Memory(configuration()), Calendar(), Told()
+    lifetime = timedelta(days=900)
+    async with keeping(
+        memory, calendar, told, authority_lifetime=lifetime, poll=timedelta(days=365)
     ) as keeper:
         await calendar.over.wait()
         assert keeper.in_service is not None
@@ -140,18 +165,7 @@ async def test_a_fault_of_the_keeper_itself_is_told_without_its_message_and_does
     memory.secrets[SECRET] = {"metadata": metadata, "data": {"tls.key": "SECRET"}}
     sound = memory.configuration
     memory.configuration = {**sound, "metadata": {"uid": "u", "generation": "SECRET"}}
-    ready = asyncio.Event()
-    ready.set()
-    async with CertificateKeeper(
-        memory,
-        secret=(NAMESPACE, SECRET),
-        webhook_configuration=CONFIGURATION,
-        webhook_names=[WEBHOOK],
-        terms=Terms(("guard.svc",)),
-        tell=told,
-        ready_to_answer=ready,
-        clock=calendar,
-    ) as keeper:
+    async with keeping(memory, calendar, told) as keeper:
         while not told.of("certificate keeper failed"):  # noqa: ASYNC110 - it is told, not signalled
             await asyncio.sleep(0)
         memory.configuration = sound
@@ -162,18 +176,56 @@ async def test_a_fault_of_the_keeper_itself_is_told_without_its_message_and_does
 
 async def test_whoever_becomes_ready_to_answer_does_not_sleep_on() -> None:
     memory, clock, ready = Memory(configuration()), Standstill(), asyncio.Event()
-    async with CertificateKeeper(
-        memory,
-        secret=(NAMESPACE, SECRET),
-        webhook_configuration=CONFIGURATION,
-        webhook_names=[WEBHOOK],
-        terms=Terms(("guard.svc",)),
-        tell=Told(),
-        ready_to_answer=ready,
-        clock=clock,
-    ) as keeper:
+    async with keeping(memory, clock, Told(), ready=ready) as keeper:
         await clock.over.wait()
         assert memory.bundles == []
         ready.set()
         async with asyncio.timeout(3):
             await keeper.has_certificate.wait()
+
+
+HOUR = timedelta(hours=1)
+
+
+@dataclass
+class EmptiedForSixHours(Memory):
+    """A Secret that somebody empties so long after each write, from the second hour on."""
+
+    clock: Calendar = field(default_factory=Calendar)
+    after: timedelta = timedelta()
+    written: timedelta = timedelta()
+
+    async def secret(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        now, found = self.clock.elapsed, self.secrets.get(name)
+        if found and found["data"] and HOUR < now < 7 * HOUR and now >= self.written + self.after:
+            self._put_secret({**found, "data": {}})
+        return await super().secret(namespace, name)
+
+    def _put_secret(self, secret: Mapping[str, Any]) -> None:
+        super()._put_secret(secret)
+        self.written = self.clock.elapsed
+
+
+@pytest.mark.parametrize("after", [timedelta(), timedelta(seconds=5), timedelta(minutes=2)], ids=str)
+async def test_a_secret_emptied_for_hours_gets_ever_fewer_authorities_and_heals_when_it_is_let_be(
+    after: timedelta,
+) -> None:
+    calendar, told = Calendar(end=9 * HOUR), Told()
+    memory = EmptiedForSixHours(configuration(), clock=calendar, after=after)
+    async with keeping(memory, calendar, told, poll=timedelta(minutes=1)) as keeper:
+        await calendar.over.wait()
+        reading = read_secret(memory.secrets[SECRET])
+        assert reading.state.signer is not None
+        assert keeper.in_service == reading.state.serving
+    # Four at once, nine with pauses of 10 s, 20 s, … 2,560 s before them, and one an hour from then on.
+    assert len(told.of("certificate authority made")) == 4 + 9 + 5
+    assert max(memory.bundles) <= 4 + 9 + 5
+    held_back = told.of("certificate authority held back")
+    assert len(held_back) == len({str(facts) for facts in held_back}) > 5
+    assert held_back[-1] == {
+        "because": "there is no authority with its key",
+        "why": "17 were made lately: something takes them out of the Secret",
+        "namespace": NAMESPACE,
+        "name": SECRET,
+        "pause_seconds": 3600.0,
+    }
