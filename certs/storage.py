@@ -24,13 +24,17 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from certs.authority import Authority, ServingCertificate
 from certs.rotation import Older, State
 
 _PARTS = ("ca.crt", "ca.key", "tls.crt", "tls.key", "older-ca.crt", "older-ca.until")
 
+_SERVER_USAGES = frozenset({ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE})
+
 T = TypeVar("T")
+E = TypeVar("E", bound=x509.ExtensionType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,8 @@ class _Reader:
         issuer = next((pem for pem in trusted if _is_issued_by(certificate, pem)), None)
         if issuer is None:
             raise _FaultError("tls.crt is not signed by an authority of this Secret")
+        if not _parsed("tls.crt", lambda: _is_for_a_server(certificate)):
+            raise _FaultError("tls.crt is not for a server, by its key usage or extended key usage")
         serving = ServingCertificate(_pem(certificate), key_pem, issuer)
         _parsed("tls.crt", lambda: serving.names)
         return serving
@@ -181,7 +187,10 @@ def _authority(certificate: x509.Certificate, part: str) -> x509.Certificate:
     def is_authority() -> bool:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         certificate.verify_directly_issued_by(certificate)
-        return constraints.ca and certificate.not_valid_before_utc < certificate.not_valid_after_utc
+        usage = _extension(certificate, x509.KeyUsage)
+        signs = usage is None or usage.key_cert_sign
+        lasts = certificate.not_valid_before_utc < certificate.not_valid_after_utc
+        return constraints.ca and signs and lasts
 
     try:
         valid = _parsed(part, is_authority)
@@ -190,6 +199,22 @@ def _authority(certificate: x509.Certificate, part: str) -> x509.Certificate:
     if not valid:
         raise _FaultError(f"{part} is no self-signed certificate authority")
     return certificate
+
+
+def _is_for_a_server(certificate: x509.Certificate) -> bool:
+    """Whether clients take it for a TLS server's (RFC 5280, 4.2.1.3 and 4.2.1.12); no usage means any."""
+    usage = _extension(certificate, x509.KeyUsage)
+    extended = _extension(certificate, x509.ExtendedKeyUsage)
+    return (usage is None or usage.digital_signature) and (
+        extended is None or not _SERVER_USAGES.isdisjoint(extended)
+    )
+
+
+def _extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
 
 
 def _is_issued_by(certificate: x509.Certificate, authority_pem: bytes) -> bool:

@@ -10,6 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from certs.authority import Authority, new_authority
 from certs.keeper import CertificateKeeper
@@ -226,6 +231,30 @@ def with_wrong_names(bench: Bench) -> None:
     bench.spoil(tls_crt=issued.certificate_pem, tls_key=issued.key_pem)
 
 
+def for_a_client(bench: Bench) -> None:
+    """Of our authority and for our name, but made with `extendedKeyUsage = clientAuth`."""
+    ours = signer(bench)
+    issued = ours.issue(dns_names=[DNS_NAME], ip_addresses=["127.0.0.1"], now=now())
+    key = load_pem_private_key(ours.key_pem, password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    found = x509.load_pem_x509_certificate(issued.certificate_pem)
+    builder = x509.CertificateBuilder(
+        found.issuer,
+        found.subject,
+        found.public_key(),
+        found.serial_number,
+        found.not_valid_before_utc,
+        found.not_valid_after_utc,
+    )
+    for extension in found.extensions:
+        value = extension.value
+        if isinstance(value, x509.ExtendedKeyUsage):
+            value = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+        builder = builder.add_extension(value, extension.critical)
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    bench.spoil(tls_crt=certificate, tls_key=issued.key_pem)
+
+
 def without_authority_key(bench: Bench) -> None:
     bench.spoil(ca_key=None)
 
@@ -254,6 +283,7 @@ SECRET_FAULTS = [
     foreign,
     with_another_key,
     with_wrong_names,
+    for_a_client,
     without_authority_key,
     with_another_authority,
     with_an_expired_authority,

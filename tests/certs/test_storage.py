@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import given, settings, strategies as st
 
-from certs.authority import Authority, new_authority
+from certs.authority import Authority, ServingCertificate, new_authority
 from certs.rotation import Older, State
 from certs.storage import read_secret, secret_with
 
@@ -210,7 +210,23 @@ def test_an_authority_that_is_both_signer_and_older_is_the_signer() -> None:
     assert read_secret(doubled).state == State(AUTHORITY, SERVING)
 
 
-def signed_by(issuer: Authority | None, *, is_authority: bool) -> Authority:
+def key_usage(*, signs: bool, is_authority: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=signs and not is_authority,
+        key_cert_sign=signs and is_authority,
+        content_commitment=True,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def signed_by(
+    issuer: Authority | None, *extensions: x509.ExtensionType, is_authority: bool = False
+) -> Authority:
     """A certificate of its own key, signed by `issuer` or else by itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "made elsewhere")])
@@ -220,11 +236,12 @@ def signed_by(issuer: Authority | None, *, is_authority: bool) -> Authority:
         loaded = load_pem_private_key(issuer.key_pem, password=None)
         assert isinstance(loaded, ec.EllipticCurvePrivateKey)
         issuer_key = loaded
-    certificate = (
-        x509.CertificateBuilder(issuer_name, name, key.public_key(), 1, NOON, NOON + timedelta(days=9))
-        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-        .sign(issuer_key, hashes.SHA256())
-    )
+    builder = x509.CertificateBuilder(
+        issuer_name, name, key.public_key(), 1, NOON, NOON + timedelta(days=9)
+    ).add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    certificate = builder.sign(issuer_key, hashes.SHA256())
     key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return Authority(certificate.public_bytes(Encoding.PEM), key_pem)
 
@@ -235,10 +252,41 @@ def signed_by(issuer: Authority | None, *, is_authority: bool) -> Authority:
         (signed_by(None, is_authority=True), True),
         (signed_by(None, is_authority=False), False),
         (signed_by(OTHER, is_authority=True), False),
+        (signed_by(None, key_usage(signs=True, is_authority=True), is_authority=True), True),
+        (signed_by(None, key_usage(signs=False, is_authority=True), is_authority=True), False),
     ],
-    ids=["a self-signed authority", "no authority", "an intermediate"],
+    ids=[
+        "a self-signed authority",
+        "no authority",
+        "an intermediate",
+        "an authority that may sign certificates",
+        "an authority that may not",
+    ],
 )
 def test_a_signer_made_elsewhere_is_taken_only_if_it_is_a_self_signed_authority(
     impostor: Authority, is_taken: bool
 ) -> None:
     assert read_secret(stored(State(impostor))).state.signer == (impostor if is_taken else None)
+
+
+@pytest.mark.parametrize(
+    ("extensions", "is_taken"),
+    [
+        ([], True),
+        ([x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), key_usage(signs=True)], True),
+        ([x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])], True),
+        ([x509.ExtendedKeyUsage([ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE])], True),
+        ([x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])], False),
+        ([x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), key_usage(signs=False)], False),
+    ],
+    ids=["untold", "as ours", "client and server", "any", "client only", "no signature"],
+)
+def test_a_serving_certificate_made_elsewhere_is_taken_only_if_it_is_for_a_server(
+    extensions: list[x509.ExtensionType], is_taken: bool
+) -> None:
+    made = signed_by(AUTHORITY, *extensions)
+    serving = ServingCertificate(made.certificate_pem, made.key_pem, AUTHORITY.certificate_pem)
+    reading = read_secret(stored(State(AUTHORITY, serving)))
+    assert reading.state.serving == (serving if is_taken else None)
+    fault = "tls.crt is not for a server, by its key usage or extended key usage"
+    assert reading.faults == (() if is_taken else (fault,))
