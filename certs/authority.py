@@ -249,10 +249,17 @@ class _Validity:
 def alternative_names(dns_names: Sequence[str], ip_addresses: Sequence[str]) -> list[x509.GeneralName]:
     """Return the names as a certificate holds them.
 
-    Raises ValueError when there is none, or one is malformed.
+    Raises ValueError when there is none, one is malformed, or an address has a zone (RFC 4007), such as the
+    `%eth0` of fe80::1%eth0: it means something on one machine only, and no certificate can hold it.
     """
     if not all(dns_names):
         raise ValueError("a DNS name is empty")
+    for address in ip_addresses:
+        alone, mark, zone = address.partition("%")
+        if mark:
+            raise ValueError(
+                f"the address {address} has a zone, {zone}, which no certificate can hold: name {alone}"
+            )
     names: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
     names += [x509.IPAddress(ipaddress.ip_address(address)) for address in ip_addresses]
     if not names:

@@ -29,6 +29,7 @@ from webhook.registration import Service, webhook_configuration
 from webhook.sandbox import Sandbox
 from webhook.trainjob import DEFAULT_A_KEY
 
+ZONED = "the address fe80::1%eth0 has a zone, eth0, which no certificate can hold: name fe80::1"
 UNSUSPEND = objects.review(
     objects.trainjob(suspend=False),
     old=objects.trainjob(suspend=True),
@@ -293,6 +294,13 @@ async def test_url_takes_no_configuration_away_from_a_guard_inside_the_cluster(t
         ([], {"INTERLOCK_WEBHOOK_CONFIGURATION": "Bad_Name"}, "not a name for a Kubernetes object", 2),
         ([], {"INTERLOCK_CERTIFICATE_SECRET": "no-namespace"}, "(INTERLOCK_CERTIFICATE_SECRET) cannot", 2),
         ([], {"INTERLOCK_CERTIFICATE_SECRET": "ns/name"}, "certificate_secret needs dns_names", 1),
+        ([], {"INTERLOCK_DNS_NAMES": "fe80::1%eth0"}, f"cannot start: {ZONED}", 1),
+        (
+            [],
+            {"INTERLOCK_DNS_NAMES": "fe80::1%eth0", "INTERLOCK_CERTIFICATE_SECRET": "ns/name"},
+            f"cannot start: {ZONED}",
+            1,
+        ),
         (["--host", "999.1.1.1"], {}, "cannot listen on 999.1.1.1:", 1),
     ],
 )

@@ -483,6 +483,7 @@ def test_the_next_moment_is_never_now() -> None:
     [
         (Terms.__init__, "at least one DNS name"),
         (lambda _: Terms(ip_addresses=("localhost",)), "localhost"),
+        (lambda _: Terms(ip_addresses=("fe80::1%eth0",)), "has a zone, eth0"),
         (lambda _: Terms(("",)), "empty"),
         (lambda _: Terms(("bücher.example",)), "A-label"),
         (lambda _: Terms((NAME,), serving_lifetime=timedelta(seconds=180)), "has to outlast"),
