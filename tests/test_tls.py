@@ -6,7 +6,7 @@ import asyncio
 import ssl
 import tempfile
 from base64 import b64decode
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import ClientSession, TCPConnector
+from aiohttp import ClientSession, TCPConnector, web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -25,12 +25,15 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from structlog.testing import capture_logs
 
 from certs.authority import Authority, new_authority
+from certs.keeper import SystemClock
 from tests import objects
 from tests.benches import until
 from tests.conftest import Guard, guard_against
 from tests.scripted import ScriptedApiServer
+from webhook.certificates import ClusterClock
 from webhook.cluster import Cluster
 from webhook.registration import Service, webhook_configuration
 from webhook.sandbox import Sandbox
@@ -90,6 +93,66 @@ async def test_replicas_that_start_at_once_serve_what_one_secret_holds_and_publi
     assert [secret["metadata"]["name"] for secret in sandbox.list("secrets", "trainjob-interlock")] == [
         "trainjob-interlock-certificates"
     ]
+
+
+async def test_a_replica_whose_clock_is_far_off_goes_by_the_api_servers_and_says_so(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.write_kubeconfig(tmp_path / "kubeconfig")
+    settings = {"certificate_secret": SECRET, "dns_names": "127.0.0.1"}
+    async with guard_against(tmp_path / "kubeconfig", **settings) as guard, asyncio.timeout(30):
+        await guard.lifecycle.has_certificate.wait()
+    (before,) = sandbox.list("secrets", "trainjob-interlock")
+
+    def ahead(_: SystemClock) -> datetime:
+        return datetime.now(UTC) + timedelta(days=300)  # past two thirds of a year
+
+    monkeypatch.setattr(SystemClock, "now", ahead)
+    with capture_logs() as logged:
+        async with guard_against(tmp_path / "kubeconfig", **settings) as guard, asyncio.timeout(30):
+            await guard.lifecycle.has_certificate.wait()
+            looks = len(sandbox.requests)
+            await until(looked_again(sandbox, looks))
+    assert sandbox.list("secrets", "trainjob-interlock") == [before]
+    (line,) = (line for line in logged if line["event"] == "the clock of this machine is off")
+    assert line["log_level"] == "warning"
+    assert line["why"] == "certificates are dated by the API server's"
+
+
+def looked_again(sandbox: Sandbox, looks: int) -> Callable[[], Awaitable[bool]]:
+    """Whether the Secret was read since there were so many requests."""
+
+    async def looked() -> bool:
+        return any(asked.resource == "secrets" for asked in list(sandbox.requests)[looks:])
+
+    return looked
+
+
+async def test_a_clock_that_is_off_by_less_than_certificates_allow_for_is_believed(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.write_kubeconfig(tmp_path / "kubeconfig")
+    own = datetime.now(UTC) - timedelta(minutes=4)
+    monkeypatch.setattr(SystemClock, "now", lambda _: own)
+    async with Cluster.connect(kubeconfig=str(tmp_path / "kubeconfig")) as cluster:
+        clock = ClusterClock(cluster)
+        assert cluster.time_of_day is None
+        assert clock.now() == own
+        await cluster.reach()
+        assert clock.now() == own
+        own -= timedelta(minutes=2)
+        assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=30)
+
+
+async def test_an_api_server_that_tells_no_time_leaves_the_machines(tmp_path: Path) -> None:
+    async def undated(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"groups": []}, headers={"Date": "no date"})
+
+    async with ScriptedApiServer({"version": undated, "apis": undated}) as server:
+        path = server.write_kubeconfig(tmp_path / "kubeconfig")
+        async with Cluster.connect(kubeconfig=str(path)) as cluster:
+            await cluster.reach()
+            assert cluster.time_of_day is None
 
 
 async def test_nothing_is_published_before_the_api_server_was_reached(

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from certs.keeper import ApiServerError, WriteConflictError
+import structlog
+
+from certs.authority import CLOCK_SKEW
+from certs.keeper import ApiServerError, SystemClock, WriteConflictError
 from webhook.cluster import Cluster, Place, ReadFailedError, WriteConflictedError
+
+_log = structlog.get_logger()
 
 T = TypeVar("T")
 
@@ -42,6 +48,33 @@ class ClusterCertificates:
         """Replace the version that was read. Raises WriteConflictError and ApiServerError."""
         place = _configuration(configuration["metadata"]["name"])
         await _told(self._cluster.replace(place, configuration))
+
+
+class ClusterClock(SystemClock):
+    """The machine's clock, or the API server's where the two are further apart than certificates allow for.
+
+    It is the API server that verifies them. A replica whose own clock is far off would take good ones for
+    expired, and issue others that nobody accepts yet, in a Secret that all replicas share.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._is_off = False
+
+    def now(self) -> datetime:
+        """The time of day, UTC."""
+        own = super().now()
+        judge = self._cluster.time_of_day
+        is_off = judge is not None and abs(own - judge) > CLOCK_SKEW
+        if is_off and not self._is_off:
+            _log.warning(
+                "the clock of this machine is off",
+                own=str(own),
+                api_server=str(judge),
+                why="certificates are dated by the API server's",
+            )
+        self._is_off = is_off
+        return judge if is_off and judge is not None else own
 
 
 async def _told(asked: Awaitable[T]) -> T:

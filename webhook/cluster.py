@@ -11,6 +11,8 @@ import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any
@@ -133,6 +135,7 @@ class Cluster:
         self._through = f" through the proxy {_without_user(proxy)}" if proxy else ""
         self._base = str(credentials.configuration.host).rstrip("/")
         self._jobset_version = JOBSET_VERSION
+        self._dated: tuple[str, float] | None = None
 
     @classmethod
     @asynccontextmanager
@@ -165,6 +168,18 @@ class Cluster:
     def namespace(self) -> str:
         """The namespace that the credentials name, as for kubectl; else `default`."""
         return self._credentials.namespace or "default"
+
+    @property
+    def time_of_day(self) -> datetime | None:
+        """The API server's, UTC, by the `Date` of its last answer; None while none had one."""
+        if self._dated is None:
+            return None
+        date, at = self._dated
+        try:
+            told = parsedate_to_datetime(date).astimezone(UTC)
+        except ValueError:
+            return None
+        return told + timedelta(seconds=asyncio.get_running_loop().time() - at)
 
     async def reach(self) -> str:
         """Ask the API server for its version, and for its API groups: every client may, but no anonymous one.
@@ -516,6 +531,8 @@ class Cluster:
     ) -> tuple[int, bytes]:
         try:
             async with self._request(method, path, query, proof, content) as response:
+                if date := response.headers.get("Date"):
+                    self._dated = date, asyncio.get_running_loop().time()
                 return response.status, await _body(response, target)
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError) as error:
             reason = f"{self._base} cannot be reached{self._through}: {_told(error)}"

@@ -17,7 +17,7 @@ from certs.authority import ServingCertificate, bare_server_context, is_address,
 from certs.keeper import CertificateKeeper
 from certs.rotation import Terms
 from webhook.certificate_files import Following, followed
-from webhook.certificates import ClusterCertificates
+from webhook.certificates import ClusterCertificates, ClusterClock
 from webhook.cluster import Cluster
 from webhook.registration import WEBHOOK_NAME
 from webhook.settings import Settings
@@ -108,6 +108,7 @@ async def tls(settings: Settings, cluster: Cluster) -> AsyncIterator[Tls]:
         ),
         tell=_tell,
         ready_to_answer=may_publish,
+        clock=ClusterClock(cluster),
     )
     _require_client_certificates(keeper.context, settings)
     async with keeper:
