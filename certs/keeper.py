@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, Self, get_args
 
 from certs.authority import ServingCertificate, bare_server_context
-from certs.publication import Published, authorities_in, published_in, with_bundle
+from certs.publication import Published, authorities_in, failing_open_in, published_in, with_bundle
 from certs.restraint import Restraint
 from certs.rotation import (
     IssueServing,
@@ -255,6 +255,7 @@ class CertificateKeeper:
         published = published_in(configuration, self._webhook_names)
         self._tell_what_is_wrong(secret, reading, published)
         self._trusted = frozenset() if published is None else published.trusted
+        self._tell_what_fails_open(configuration)
         now = self._clock.now()
         self._restraint.note(reading.state.signer, now=now, at=started)
         version = published and (published.uid, published.generation)
@@ -344,6 +345,18 @@ class CertificateKeeper:
             )
         else:
             self._told.pop("configuration", None)
+
+    def _tell_what_fails_open(self, configuration: Mapping[str, Any] | None) -> None:
+        if webhooks := failing_open_in(configuration, self._webhook_names):
+            self._tell_if_new(
+                "failure policy",
+                "webhook configuration fails open",
+                name=self._configuration_name,
+                webhooks=list(webhooks),
+                why="its failurePolicy is not Fail: while no guard answers, nothing is denied",
+            )
+        else:
+            self._told.pop("failure policy", None)
 
     def _tell_what_is_held_back(self, situation: Situation) -> None:
         step = held_back(situation)

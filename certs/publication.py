@@ -46,6 +46,19 @@ def published_in(configuration: Mapping[str, Any] | None, webhook_names: Iterabl
     return Published(str(metadata.get("uid", "")), int(metadata.get("generation", 0)), bundles)
 
 
+def failing_open_in(configuration: Mapping[str, Any] | None, webhook_names: Iterable[str]) -> tuple[str, ...]:
+    """Return which webhooks of these names let a request through when nobody answers them.
+
+    `failurePolicy` is Fail unless it says Ignore: admissionregistration.k8s.io/v1 defaults it.
+    """
+    names = frozenset(webhook_names)
+    return tuple(
+        webhook["name"]
+        for webhook in _webhooks(configuration or {})
+        if webhook["name"] in names and webhook.get("failurePolicy", "Fail") != "Fail"
+    )
+
+
 def with_bundle(
     configuration: Mapping[str, Any], webhook_names: Iterable[str], bundle: bytes
 ) -> dict[str, Any]:

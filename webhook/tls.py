@@ -29,6 +29,7 @@ _NEEDS_ATTENTION = frozenset(
         "certificate Secret damaged",
         "certificate authority held back",
         "webhook configuration absent, waiting for it",
+        "webhook configuration fails open",
     }
 )
 

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -26,6 +27,7 @@ from tests.certs.bench import (
     NAMESPACE,
     SECRET,
     TERMS,
+    WEBHOOK,
     Bench,
     bench as open_bench,
     configuration,
@@ -149,6 +151,31 @@ async def test_a_configuration_deleted_and_made_again_is_filled_and_service_goes
         bench.configure()
         await until(lambda: bench.bundle == bundle)
         await greet(port, bundle)
+
+
+async def test_a_configuration_that_fails_open_is_told_once_and_left_as_it_is(bench: Bench) -> None:
+    async with bench.keeper() as keeper:
+        await ready(keeper)
+        assert not bench.told.of("webhook configuration fails open")
+        found: dict[str, Any] = {}
+        for policy in ("Ignore", "Fail", "Ignore"):
+            found = bench.sandbox.get("validatingwebhookconfigurations", CONFIGURATION)
+            for webhook in found["webhooks"]:
+                webhook["failurePolicy"] = policy
+            bench.sandbox.put(found)
+            bench.sandbox.requests.clear()
+            await until(lambda: len(bench.sandbox.requests) > 12)
+    told = bench.told.of("webhook configuration fails open")
+    assert told == 2 * [
+        {
+            "name": CONFIGURATION,
+            "webhooks": [WEBHOOK],
+            "why": "its failurePolicy is not Fail: while no guard answers, nothing is denied",
+        }
+    ]
+    assert (
+        bench.sandbox.get("validatingwebhookconfigurations", CONFIGURATION)["webhooks"] == found["webhooks"]
+    )
 
 
 def emptied(bench: Bench) -> None:
