@@ -27,7 +27,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 sandbox: $(INSTALLED)  ## Only the in-memory API server; prints its kubeconfig.
-	$(BIN)/python -m webhook.sandbox
+	@if [ -t 0 ]; then set -m; fi; $(BIN)/python -m webhook.sandbox; exit
 
 envtest:  ## A real kube-apiserver to test on: prints the folder to name in KUBEBUILDER_ASSETS.
 	@tests/envtest.sh

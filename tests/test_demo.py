@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.test_wait_in_a_terminal import terminal
 from webhook.sandbox import Sandbox
 from webhook.sandbox.controllers import Client, Controllers
 from webhook.sandbox.controllers.kinds import NODES
@@ -168,6 +169,23 @@ async def test_the_sandbox_serves_until_it_is_terminated(tmp_path: Path) -> None
         sandbox.send_signal(signal.SIGTERM)
         await sandbox.communicate()
         assert sandbox.returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not on PATH: install it")
+@pytest.mark.parametrize("shell", [shell for shell in ("/bin/sh", "/bin/bash") if Path(shell).exists()])
+async def test_ctrl_c_in_make_sandbox_is_no_failure(tmp_path: Path, shell: str) -> None:
+    installed = tmp_path / "installed"
+    installed.touch()
+    repository = Path(__file__).parent.parent
+    command = ["make", "--no-print-directory", f"--directory={repository}", "sandbox", f"SHELL={shell}"]
+    command += [f"BIN={Path(sys.executable).parent}", f"INSTALLED={installed}"]
+    program = "import sys; os.execvp(sys.argv[1], sys.argv[1:])"
+    async with terminal(tmp_path / "none", *command, program=program) as screen:
+        await screen.shows("kubectl annotate")
+        screen.press(b"\x03")
+        assert await screen.ends() == 0
+    assert "Error" not in screen.written
+    assert "Traceback" not in screen.written
 
 
 @pytest.mark.parametrize("module", ["webhook.sandbox", "webhook.sandbox.demo"])

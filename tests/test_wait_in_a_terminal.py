@@ -24,10 +24,8 @@ from tests.benches import Bench
 from tests.test_commands import environment_of
 from webhook.sandbox.controllers.kinds import PODS, TRAINJOBS
 
-IN_A_SESSION_OF_ITS_OWN = (
-    "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    "from webhook.cli import main; main()"
-)
+IN_A_SESSION_OF_ITS_OWN = "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+INTERLOCK = "from webhook.cli import main; main()"
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 GREEN = "\x1b[32m"
 SENTENCE = "waiting for pods of the previous execution to go: "
@@ -74,6 +72,7 @@ class Terminal:
 async def terminal(
     kubeconfig: Path,
     *arguments: str,
+    program: str = INTERLOCK,
     columns: int = 100,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Terminal]:
@@ -82,7 +81,7 @@ async def terminal(
     variables = environment_of(kubeconfig) | {"TERM": "xterm-256color", **environment}
     del variables["COLUMNS"]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", IN_A_SESSION_OF_ITS_OWN, *arguments),
+        *(sys.executable, "-c", IN_A_SESSION_OF_ITS_OWN + program, *arguments),
         stdin=slave,
         stdout=slave,
         stderr=slave,
