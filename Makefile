@@ -37,10 +37,13 @@ deploy:  ## Install or upgrade: IMAGE=registry/name:tag; OVERLAY=cert-manager fo
 	$(KUBECTL) kustomize manifests/$(OVERLAY) | sed 's|image: trainjob-interlock:.*|image: $(IMAGE)|' | $(KUBECTL) apply -f -
 	$(KUBECTL) --namespace trainjob-interlock rollout status deployment/trainjob-interlock --timeout=5m
 
-# First what makes the API server depend on the guard. Whatever an overlay adds is in the namespace and goes with it.
-undeploy:  ## Uninstall, whichever the overlay.
-	$(KUBECTL) delete --ignore-not-found validatingwebhookconfiguration trainjob-interlock
-	$(KUBECTL) kustomize manifests/base | $(KUBECTL) delete --ignore-not-found -f -
+# First what makes the API server depend on the guard. By kind and name, in whichever version the cluster serves it.
+undeploy:  ## Uninstall, whichever the overlay and the version of Kubernetes.
+	$(KUBECTL) delete --ignore-not-found validatingwebhookconfiguration/trainjob-interlock
+	$(KUBECTL) delete --ignore-not-found namespace/trainjob-interlock \
+	  clusterrolebinding/trainjob-interlock clusterrolebinding/trainjob-interlock-certificate \
+	  clusterrole/trainjob-interlock clusterrole/trainjob-interlock-certificate \
+	  priorityclass/trainjob-interlock flowschema/trainjob-interlock
 
 lock: $(INSTALLED)  ## Writes constraints.txt from what is installed and tested.
 	$(BIN)/pip freeze --exclude-editable | grep -v '^pip==' > constraints.txt

@@ -28,7 +28,7 @@ from certs.publication import authorities_in
 from tests import objects
 from tests.apiserver import ApiServer, assets_or_skip
 from tests.benches import GUARD, WEBHOOKS, Bench, Document, kustomized, until
-from tests.programs import Kubectl, Ran, kubectl_or_skip
+from tests.programs import Kubectl, Ran, kubectl_or_skip, run
 from tests.test_serve import Served, served
 from webhook.sandbox.controllers import ApiError
 from webhook.sandbox.controllers.client import Client
@@ -40,6 +40,7 @@ CLIENT_AUTHENTICATION = REPOSITORY / "docs" / "client-authentication.md"
 NAMESPACE = "trainjob-interlock"
 ACCOUNT = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAMESPACE}"
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/trainjob-interlock-certificate"
+FLOW_SCHEMAS_ARE_V1_SINCE = 29
 RESUME = {"spec": {"suspend": False}}
 
 
@@ -227,6 +228,42 @@ async def test_the_flow_schema_is_in_force_for_the_guards_account(installation: 
                 return bool(response.headers["X-Kubernetes-PF-FlowSchema-UID"] == ours)
 
         await until(in_force)
+
+
+async def test_make_undeploy_leaves_nothing_in_whichever_versions_the_cluster_serves_it(
+    installation: Installation,
+) -> None:
+    await installation.apply()
+    bench, kubectl = installation.bench, installation.kubectl
+    unserved = [one for one in await kustomized(BASE) if one not in installation.applied]
+    assert "FlowSchema" in {one["kind"] for one in unserved} or bench.minor >= FLOW_SCHEMAS_ARE_V1_SINCE
+
+    finishing = asyncio.create_task(finish_namespace(bench))
+    command = f"{kubectl_or_skip()} --kubeconfig {kubectl.kubeconfig}"
+    ran = await run("make", f"--directory={REPOSITORY}", "undeploy", f"KUBECTL={command}")
+    await finishing
+    assert ran.code == 0, ran.err
+    left = await kubectl("get", "--ignore-not-found", "-o", "name", "-f", "-", stdin=installation.stdin)
+    # What is in the namespace goes with it, by controllers that are not here.
+    in_the_namespace = {
+        (await kubectl("get", "-o", "name", "-f", "-", stdin=yaml.safe_dump(one))).out
+        for one in installation.applied
+        if one["metadata"].get("namespace")
+    }
+    assert set(left.out.splitlines(keepends=True)) == in_the_namespace
+
+
+async def finish_namespace(bench: Bench) -> None:
+    """Let the namespace go once it is being deleted, as its controller does."""
+    path = f"/api/v1/namespaces/{NAMESPACE}"
+    namespace: Document = {}
+
+    async def is_being_deleted() -> bool:
+        namespace.update(await bench.admin.request("GET", path))
+        return "deletionTimestamp" in namespace["metadata"]
+
+    await until(is_being_deleted)
+    await bench.admin.request("PUT", f"{path}/finalize", body={**namespace, "spec": {"finalizers": []}})
 
 
 def flow_schemas(installation: Installation) -> str:

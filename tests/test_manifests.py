@@ -12,7 +12,7 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from tests.benches import kustomized
+from tests.benches import Document, kustomized
 from tests.programs import run
 from webhook import __version__, events
 from webhook.certificates import ClusterCertificates
@@ -326,14 +326,37 @@ async def test_every_object_is_one_of_this_kubernetes_version(overlay: str, mino
             kubernetes_validate.validate(document, f"1.{minor}", strict=True)
 
 
+async def documented_overlay(purpose: str, tmp_path: Path) -> list[Document]:
+    """What the README's overlay makes whose first line tells this purpose."""
+    (overlay,) = re.findall(
+        rf"```yaml\n(# kustomization.yaml for {re.escape(purpose)}.*?)```", README.read_text(), re.DOTALL
+    )
+    directory = tmp_path / "overlay"
+    directory.mkdir()
+    base = os.path.relpath(BASE, directory.resolve())
+    content = overlay.replace("../trainjob-interlock/manifests/base", base)
+    (directory / "kustomization.yaml").write_text(content)
+    return await kustomized(directory)
+
+
+async def test_the_readmes_overlay_for_the_nodes_network_replaces_a_guard_before_it_starts_the_next(
+    tmp_path: Path,
+) -> None:
+    built = await documented_overlay("guards on the network of their nodes", tmp_path)
+    by_kind = {document["kind"]: document for document in built}
+    spec = by_kind["Deployment"]["spec"]
+    assert spec["template"]["spec"]["hostNetwork"] is True
+    assert spec["strategy"] == {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    enforced = by_kind["Namespace"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+    assert enforced == "privileged"
+    assert len(built) == len(list(documents()))
+    for document in built:
+        kubernetes_validate.validate(document, f"1.{NEWEST}", strict=True)
+
+
 @pytest.mark.parametrize("minor", [27, 28])
 async def test_the_readmes_patch_makes_it_fit_older_clusters(minor: int, tmp_path: Path) -> None:
-    (patch,) = re.findall(r"```yaml\n(# .*Kubernetes 1.27 and 1.28.*?)```", README.read_text(), re.DOTALL)
-    overlay = tmp_path / "overlay"
-    overlay.mkdir()
-    base = os.path.relpath(BASE, overlay.resolve())
-    (overlay / "kustomization.yaml").write_text(patch.replace("../trainjob-interlock/manifests/base", base))
-    built = await kustomized(overlay)
+    built = await documented_overlay("Kubernetes 1.27 and 1.28", tmp_path)
     assert len(built) == len(list(documents()))
     for document in built:
         kubernetes_validate.validate(document, f"1.{minor}", strict=True)
@@ -420,13 +443,23 @@ async def test_make_deploy_without_an_image_asks_for_one_and_applies_nothing(kub
     assert not kubectl_calls.exists()
 
 
-async def test_make_undeploy_deletes_the_webhook_configuration_first(kubectl_calls: Path) -> None:
+async def test_make_undeploy_deletes_all_that_is_cluster_wide_and_the_webhook_configuration_first(
+    kubectl_calls: Path,
+) -> None:
+    cluster_wide = [
+        f"{document['kind'].lower()}/{document['metadata']['name']}"
+        for document in documents()
+        if document["kind"] in CLUSTER_WIDE
+    ]
     status, output = await make("undeploy")
     assert status == 0, output
-    assert [line for line in kubectl_calls.read_text().splitlines() if line.startswith("kubectl")] == [
-        "kubectl delete --ignore-not-found validatingwebhookconfiguration trainjob-interlock",
-        "kubectl delete --ignore-not-found -f -",
-    ]
+    first, *others = kubectl_calls.read_text().splitlines()
+    delete = "kubectl delete --ignore-not-found"
+    assert first == f"{delete} validatingwebhookconfiguration/trainjob-interlock"
+    assert all(call.startswith(f"{delete} ") for call in others)
+    deleted = [name for call in [first, *others] for name in call.removeprefix(delete).split()]
+    assert sorted(deleted) == sorted(cluster_wide)
+    assert "namespace/trainjob-interlock" in cluster_wide
 
 
 def test_the_image_is_labelled_with_this_version() -> None:
