@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
 from tests import objects
 from tests.benches import CLUSTER_ROLES, EVENTS, Bench, until
@@ -33,6 +35,8 @@ from webhook.sandbox.controllers.kinds import (
 from webhook.trainjob import DEFAULT_A_KEY
 
 NAME = "trainjob-llama-0abe3"
+KUEUE = "kueue.x-k8s.io"
+NOT_INSTALLED = "Kueue is not installed: the API server serves no Workloads; waiting for it"
 USER = "kueue-check"
 ACCESS = Path(__file__).parent.parent / "manifests" / "kueue" / "access.yaml"
 ROLES = Kind("rbac.authorization.k8s.io", "v1", "Role", "roles")
@@ -377,14 +381,70 @@ async def looks_more(controller: Controller, times: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_without_kueue_it_waits_for_it(tmp_path: Path) -> None:
-    """No bench installs a CRD while it runs: two sandboxes, of which only the second serves Kueue's API."""
-    async with Sandbox(without=["kueue.x-k8s.io"]) as without:
-        without.write_kubeconfig(tmp_path / "kubeconfig")
-        async with checking(tmp_path / "kubeconfig") as controller:
-            for _ in range(3):
-                await asyncio.sleep(QUICK.not_installed)
-            assert len(controller.waiting) == 0
+async def test_kueue_installed_while_it_runs_is_taken_up_and_once_more_after_it_was_deleted(
+    tmp_path: Path,
+) -> None:
+    async with Sandbox(without=[KUEUE]) as sandbox:
+        sandbox.write_kubeconfig(tmp_path / "kubeconfig")
+
+        async def told(logged: list[EventDict], event: str) -> None:
+            async with asyncio.timeout(10):
+                while event not in [line["event"] for line in logged]:  # noqa: ASYNC110 - a log tells nobody
+                    await asyncio.sleep(0.02)
+            logged.clear()
+
+        async def cleared() -> None:
+            trainjob = sandbox.put(objects.trainjob(namespace="default", suspend=True))
+            sandbox.put(admission_check())
+            sandbox.put(workload(NAME, owner=owned_by(trainjob)))
+            async with asyncio.timeout(20):
+                while not is_ready(states(sandbox.get(WORKLOADS.plural, NAME))[CHECK]):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            sandbox.remove(WORKLOADS.plural, NAME)
+
+        with capture_logs() as logged:
+            async with checking(tmp_path / "kubeconfig"):
+                await told(logged, NOT_INSTALLED)
+                # A CRD after the other: the group is there before all of its kinds are.
+                sandbox.serve_all_but(f"workloads.{KUEUE}")
+                await told(logged, "no longer served")
+                sandbox.serve_all_but()
+                await cleared()
+
+                await sandbox.stop()
+                sandbox.serve_all_but(KUEUE)
+                await sandbox.start()
+                await told(logged, NOT_INSTALLED)
+                sandbox.serve_all_but()
+                await cleared()
+
+
+@pytest.mark.parametrize("later", ["jobset.x-k8s.io", "trainer.kubeflow.org"])
+async def test_jobset_or_trainer_installed_while_it_runs_has_its_news_followed(
+    tmp_path: Path, later: str
+) -> None:
+    async with Sandbox(without=[later]) as sandbox:
+        sandbox.write_kubeconfig(tmp_path / "kubeconfig")
+        sandbox.put(admission_check())
+        # Nothing but news has it looked at again in time.
+        async with checking(tmp_path / "kubeconfig", pace=replace(QUICK, shortest=60)):
+            # So that it finds it absent first; what is not served notes no request.
+            await asyncio.sleep(2 * QUICK.not_installed)
+            sandbox.serve_all_but()
+            trainjob = sandbox.put(objects.trainjob(namespace="default", suspend=False))
+            sandbox.put(objects.jobset(namespace="default", suspend=False))
+            sandbox.put(workload(NAME, owner=owned_by(trainjob)))
+
+            async def message_has(text: str) -> None:
+                async with asyncio.timeout(20):
+                    while text not in states(sandbox.get(WORKLOADS.plural, NAME))[CHECK]["message"]:  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
+
+            await message_has("TrainJob llama is not suspended, JobSet llama is not suspended")
+            sandbox.put({**trainjob, "spec": {**trainjob["spec"], "suspend": True}})
+            await message_has(": JobSet llama is not suspended")
+            sandbox.put(objects.jobset(namespace="default", suspend=True, conditions={"Suspended": "True"}))
+            await message_has("no pod of the previous execution remains")
 
 
 @pytest.mark.parametrize("without", ["kueue.x-k8s.io/v1beta2", "jobset.x-k8s.io"])

@@ -91,7 +91,7 @@ class ApiServer:
         self._store = store
         self._registry = registry
         self._access = access
-        self._resources = resources
+        self.resources = resources
         self._bookmark_seconds = bookmark_seconds
         self.requests: list[Asked] = []
         self.faults = Faults()
@@ -117,7 +117,7 @@ class ApiServer:
             document = self._document(incoming)
             if document is not None:
                 return _json(orjson.dumps(document))
-            target = find_target(incoming.path, self._resources)
+            target = find_target(incoming.path, self.resources)
             verb = verb_of(incoming.method, target, incoming.query)
             agent = incoming.headers.get("User-Agent", "")
             request = Request(verb, target, incoming.query, user, agent, warnings)
@@ -139,7 +139,7 @@ class ApiServer:
             return None
         if incoming.path == "/version":
             return VERSION
-        return discovery(incoming.path, self._resources) or openapi_v3(incoming.path, self._resources)
+        return discovery(incoming.path, self.resources) or openapi_v3(incoming.path, self.resources)
 
     def _note(self, request: Request) -> None:
         target = request.target

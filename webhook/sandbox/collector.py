@@ -33,9 +33,14 @@ class Collector:
     def __init__(self, store: Store, registry: Registry, resources: tuple[Resource, ...]) -> None:
         self._store = store
         self._registry = registry
-        self._resources = {resource.key: resource for resource in resources}
+        self._resources: dict[tuple[str, str], Resource] = {}
         self._running = asyncio.Event()
         self._running.set()
+        self.serve(resources)
+
+    def serve(self, resources: tuple[Resource, ...]) -> None:
+        """Collect what is of these from now on."""
+        self._resources = {resource.key: resource for resource in resources}
 
     def stall(self) -> None:
         """Stop collecting, as a collector without a leader does."""

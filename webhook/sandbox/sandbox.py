@@ -115,6 +115,11 @@ class Sandbox:
         runner, self._runner = self._runner, None
         await runner.cleanup()
 
+    def serve_all_but(self, *without: str) -> None:
+        """Serve all but this from now on, as where a CRD is installed or deleted; watches that run go on."""
+        self._resources = self._api.resources = served(without)
+        self.collector.serve(self._resources)
+
     @property
     def url(self) -> str:
         """``https://127.0.0.1:PORT``."""
