@@ -95,18 +95,19 @@ PARTS = [
     Part(
         "the Jobs are read after the JobSet",
         "webhook/question.py",
-        '    jobset = await attempt("reading the JobSet", _unsettled_jobset(cluster, subject))\n'
-        '    jobs = await attempt("listing the Jobs", _unsettled_jobs(cluster, subject))\n',
-        '    jobs = await attempt("listing the Jobs", _unsettled_jobs(cluster, subject))\n'
-        '    jobset = await attempt("reading the JobSet", _unsettled_jobset(cluster, subject))\n',
+        '    jobset = await attempt("jobset", "reading the JobSet", _unsettled_jobset(cluster, subject))\n'
+        '    jobs = await attempt("jobs", "listing the Jobs", _unsettled_jobs(cluster, subject))\n',
+        '    jobs = await attempt("jobs", "listing the Jobs", _unsettled_jobs(cluster, subject))\n'
+        '    jobset = await attempt("jobset", "reading the JobSet", _unsettled_jobset(cluster, subject))\n',
         "tests/test_wire.py::test_a_job_that_is_made_while_the_jobset_is_read_is_seen",
     ),
     Part(
         "the pods are read after the Jobs",
         "webhook/question.py",
-        '    jobs = await attempt("listing the Jobs", _unsettled_jobs(cluster, subject))\n'
+        '    jobs = await attempt("jobs", "listing the Jobs", _unsettled_jobs(cluster, subject))\n'
         "    pods = await asyncio.gather(\n",
-        '    late = asyncio.ensure_future(attempt("listing the Jobs", _unsettled_jobs(cluster, subject)))\n'
+        '    reading = attempt("jobs", "listing the Jobs", _unsettled_jobs(cluster, subject))\n'
+        "    late = asyncio.ensure_future(reading)\n"
         "    pods = await asyncio.gather(\n",
         "tests/test_wire.py::test_a_pod_that_starts_while_the_chain_is_read_is_seen",
     ),

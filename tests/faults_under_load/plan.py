@@ -133,7 +133,7 @@ FAULTS = (
     ),
     Fault(
         "a restart of the API server",
-        9,
+        6,
         _restart_the_api_server,
         Shows.COULD_NOT_TELL,
         SLACK_SECONDS,
@@ -141,7 +141,7 @@ FAULTS = (
     ),
     Fault(
         "connections to the guards that are cut",
-        6,
+        7,
         _cut_connections,
         Shows.LOST,
         SLACK_SECONDS,
@@ -157,7 +157,7 @@ FAULTS = (
     ),
     Fault(
         "reads that are answered 6 s late",
-        6,
+        7,
         _answer_too_late,
         Shows.COULD_NOT_TELL,
         SLACK_SECONDS,
@@ -165,7 +165,7 @@ FAULTS = (
     ),
     Fault(
         "reads whose connection is dropped",
-        5,
+        6,
         _drop_reads,
         Shows.COULD_NOT_TELL,
         SLACK_SECONDS,
