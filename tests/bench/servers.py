@@ -31,7 +31,7 @@ _ADMIN, _GUARD = "admin.kubeconfig", "guard.kubeconfig"
 class Served:
     """An API server: what it is, how to be let in, its processes, and how often the guard asked it.
 
-    `guard_requests` counts those since it was called before, but for the events, which come behind the answers.
+    `guard_requests` counts those since it was called before; not the events, which come behind the answers.
     """
 
     version: str
