@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.bench.measuring import (
     API_SERVER,
@@ -48,7 +48,7 @@ class Budget:
 
 def budgets(figures: Figures) -> list[Budget]:
     """Those of section 9, in its order."""
-    return [
+    rows = [
         *_questions(figures),
         *_flatness(figures),
         *_others(figures),
@@ -57,6 +57,8 @@ def budgets(figures: Figures) -> list[Budget]:
         *([] if figures.memory is None else _memory(figures.memory)),
         _start(figures),
     ]
+    unexplained = f"not explained; the load average was {figures.load_average_before:.1f} before the run"
+    return [row if row.met or row.cause else replace(row, cause=unexplained) for row in rows]
 
 
 def answered(sides: dict[str, Side]) -> bool:
@@ -220,6 +222,9 @@ def _memory(memory: Memory) -> Iterator[Budget]:
         f"flat (≤ {MOST_GROWTH_MEBIBYTES:g} MiB)",
         f"{growth:+.1f} MiB",
         growth <= MOST_GROWTH_MEBIBYTES,
+        ""
+        if growth <= MOST_GROWTH_MEBIBYTES
+        else f"{memory.after[-1] - memory.after[len(memory.after) // 2]:+.1f} MiB of it in the second half",
     )
     size = memory.large_bytes / 1e6
     yield Budget(

@@ -19,6 +19,7 @@ from tests.bench.worker import Round, obey
 
 _ALLOWED = re.compile(rb'"allowed": ?(true|false)')
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+_CLOSE = re.compile(rb"^connection: *close", re.IGNORECASE | re.MULTILINE)
 _CODE = re.compile(rb'"code": ?(\d+)')
 
 
@@ -72,7 +73,8 @@ class Caller(asyncio.Protocol):
             return
         self._round.ended(_ending(bytes(self._received)), self._started)
         self._calls -= 1
-        if self._calls > 0 and time.perf_counter() < self._until:
+        told_to_close = _CLOSE.search(self._received) is not None
+        if self._calls > 0 and time.perf_counter() < self._until and not told_to_close:
             self._send()
         else:
             self._done.set_result(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -60,6 +61,7 @@ class Figures:
     """Everything that was measured; `decisions` are milliseconds that the guard says it took itself."""
 
     api_server: str = ""
+    load_average_before: float = 0.0
     sides: dict[Situation, dict[str, Side]] = field(default_factory=dict)
     decisions: list[float] = field(default_factory=list)
     requests_for_others: int = 0
@@ -111,7 +113,7 @@ class Stage:
 
 async def measured(plan: Plan, tell: Callable[[str], None]) -> Figures:
     """Measure all of the plan; `tell` is told what is being done."""
-    figures, began = Figures(), time.perf_counter()
+    figures, began = Figures(load_average_before=os.getloadavg()[0]), time.perf_counter()
     async with _stage(plan, tell) as stage:
         figures.api_server = stage.served.version
         for scene in plan.scenes:

@@ -35,6 +35,7 @@ def document(figures: Figures, plan: Plan) -> dict[str, Any]:
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
+        "load_average_before": figures.load_average_before,
         "api_server": figures.api_server,
         "rounds": plan.rounds,
         "seconds_each": plan.seconds,
@@ -61,7 +62,6 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "load_average": os.getloadavg(),
     }
 
 
@@ -74,8 +74,8 @@ def show(console: Console, figures: Figures) -> None:
     there = machine()
     console.print(
         f"{figures.api_server}; {there['cores']} cores, {there['processor']}, Python {there['python']}; "
-        f"measured in {figures.seconds:.0f} s. The load generator took "
-        f"{_greatest_client_share(figures):.0%} of a core at most."
+        f"load average {figures.load_average_before:.1f} before; measured in {figures.seconds:.0f} s. "
+        f"The load generator took {_greatest_client_share(figures):.0%} of a core at most."
     )
     console.print(_questions(figures))
     console.print(_against_kopf(figures))
