@@ -20,8 +20,10 @@ LABEL org.opencontainers.image.title="trainjob-interlock" \
       org.opencontainers.image.revision="${REVISION}"
 RUN pip uninstall --yes --root-user-action=ignore pip
 COPY --from=build /opt/interlock /opt/interlock
-# A user without a name has no home, and the Kubernetes client fails to start without one.
+# A user without a name has no home, and the Kubernetes client fails to start without one. glibc moves the size from
+# which it gives memory back at once up to 32 MiB once a large review was freed, unless it is set.
 ENV HOME=/ \
+    MALLOC_MMAP_THRESHOLD_=65536 \
     PATH=/opt/interlock/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1

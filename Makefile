@@ -8,7 +8,7 @@ OVERLAY ?= base
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint format sandbox envtest deploy undeploy clean lock
+.PHONY: demo test lint format bench sandbox envtest deploy undeploy clean lock
 
 demo: $(INSTALLED)  ## The story, in the terminal; KEEP=1 leaves it running to play with.
 	$(BIN)/python -m webhook.sandbox.demo $(if $(KEEP),--keep)
@@ -25,6 +25,9 @@ lint: $(INSTALLED)  ## ruff, mypy --strict and the import contract.
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+bench: $(INSTALLED)  ## What it costs, against the bare reads and against kopf. BENCH=--quick is a look at it.
+	$(BIN)/python -m tests.bench $(BENCH)
 
 sandbox: $(INSTALLED)  ## Only the in-memory API server; prints its kubeconfig.
 	@if [ -t 0 ]; then set -m; fi; $(BIN)/python -m webhook.sandbox; exit

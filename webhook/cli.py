@@ -14,6 +14,7 @@ from webhook.credentials import CredentialsError
 from webhook.kueue import serve as serve_check
 from webhook.server import serve as serve_guard
 from webhook.settings import KueueSettings, Settings
+from webhook.tls_buffers import small_tls_buffers
 
 app = typer.Typer(
     name="interlock",
@@ -78,7 +79,7 @@ def serve(
     }
     settings = _settings(Settings, given)
     try:
-        with logs.to_stderr(settings.log_level) as log_lines_lost:
+        with logs.to_stderr(settings.log_level) as log_lines_lost, small_tls_buffers():
             asyncio.run(serve_guard(settings, log_lines_lost=log_lines_lost))
     except (CredentialsError, OSError, ValueError) as error:
         _fail(f"the guard cannot start: {error}", code=1)
@@ -110,7 +111,7 @@ def kueue(
     }
     settings = _settings(KueueSettings, given)
     try:
-        with logs.to_stderr(settings.log_level) as log_lines_lost:
+        with logs.to_stderr(settings.log_level) as log_lines_lost, small_tls_buffers():
             asyncio.run(serve_check(settings, log_lines_lost=log_lines_lost))
     except (CredentialsError, OSError) as error:
         _fail(f"the admission check cannot start: {error}", code=1)

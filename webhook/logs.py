@@ -23,6 +23,9 @@ import structlog
 MOST_WAITING = 4096
 """How many lines wait to be written; those that come on top are dropped."""
 
+GATHER_SECONDS = 0.02
+"""How long lines are gathered after some were written: to wake a thread for each costs more than the line."""
+
 LONGEST_VALUE = 1000
 """The characters that are left of a longer value."""
 
@@ -118,20 +121,27 @@ class _Lines:
         self._thread.join(FLUSH_SECONDS)
 
     def _write_all(self) -> None:
-        while (text := self._waiting.get()) is not None:
+        ended = False
+        while not ended:
+            waiting = [self._waiting.get()]
+            waiting += [self._waiting.get_nowait() for _ in range(self._waiting.qsize())]
+            ended = None in waiting
             self._tell_what_was_lost()
-            if not self._written(text):
-                self._unwritten += 1
+            self._unwritten += self._left_of("".join(line for line in waiting if line is not None))
+            if not ended:
+                time.sleep(GATHER_SECONDS)
         self._tell_what_was_lost()
 
     def _tell_what_was_lost(self) -> None:
         lost = self.lost()
-        if lost > self._told and self._written(_lines_lost(lost - self._told)):
+        if lost > self._told and not self._left_of(_lines_lost(lost - self._told)):
             self._told = lost
 
-    def _written(self, text: str) -> bool:
+    def _left_of(self, text: str) -> int:
+        """Write some lines; how many of them could not be, or not whole."""
+        lines = text.count("\n")
         if self._descriptor is None:
-            return False
+            return lines
         # What was written of a line whose rest failed must not spoil the next one.
         rest = ("\n" if self._in_mid_line else "").encode() + text.encode(errors="backslashreplace")
         try:
@@ -140,8 +150,8 @@ class _Lines:
                 self._in_mid_line = rest[count - 1 : count] != b"\n"
                 rest = rest[count:]
         except OSError:
-            return False
-        return True
+            return min(rest.count(b"\n"), lines)
+        return 0
 
 
 class _Handler(logging.StreamHandler[TextIO]):

@@ -1,0 +1,165 @@
+"""What stands in the API server while it is measured, and the reviews that are asked about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
+
+import orjson
+
+from tests import objects
+from tests.benches import NAMESPACES
+from webhook.question import Subject
+from webhook.sandbox.controllers.client import Client
+from webhook.sandbox.controllers.kinds import JOBS, JOBSETS, NODES, PODS, Kind
+from webhook.trainjob import DEFAULT_A_KEY, read_trainjob
+
+AT_ONCE = 32
+
+POD_BYTES = 7000
+"""What a pod is filled up with: with what the API server adds it is the 9 kB of a real trainer's."""
+
+SPECIFICATION_BYTES = 2000
+"""The same of a TrainJob, which a review has twice."""
+
+NODE_COUNT = 12
+JOB_ID, SUBMISSION = "job-7f3a", "submission-1"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A namespace with so many pods, and a suspended TrainJob of which so many of them remain."""
+
+    pods: int
+    remaining: int
+
+    @property
+    def namespace(self) -> str:
+        return f"pods-{self.pods}"
+
+    @property
+    def name(self) -> str:
+        return f"llama-{self.remaining}"
+
+    @property
+    def readmission(self) -> bytes:
+        """The review of its un-suspending."""
+        return _review(self, suspended_before=True, suspended_after=False)
+
+    @property
+    def labelling(self) -> bytes:
+        """The review of a label that is put on it: no re-admission."""
+        return _review(self, suspended_before=True, suspended_after=True, labels={"team": "blue"})
+
+    def readmission_of(self, size: int) -> bytes:
+        """The review of its un-suspending, filled up to so many bytes."""
+        return _review(self, suspended_before=True, suspended_after=False, filling=size // 2)
+
+
+def subject_of(namespace: str, name: str) -> Subject:
+    """What the guard asks about on the reviews of a scene."""
+    trainjob = read_trainjob(_trainjob(namespace, name, suspend=True), a_key=DEFAULT_A_KEY)
+    return Subject.of(trainjob, trainjob, namespace=namespace, name=name)
+
+
+async def populate(admin: Client, scenes: Iterable[Scene]) -> None:
+    """Create the nodes, and the pods, JobSets and Jobs of the scenes."""
+    await _all(_create(admin, NODES, objects.node(f"node-{number}")) for number in range(NODE_COUNT))
+    in_namespace: dict[str, list[Scene]] = {}
+    for scene in scenes:
+        in_namespace.setdefault(scene.namespace, []).append(scene)
+    for namespace, shared in in_namespace.items():
+        await _create(admin, NAMESPACES, {"metadata": {"name": namespace}})
+        await _all(_chain(admin, scene) for scene in shared)
+        remaining = [(scene.name, number) for scene in shared for number in range(scene.remaining)]
+        others = [("other", number) for number in range(shared[0].pods - len(remaining))]
+        await _all(_pod(admin, namespace, name, number) for name, number in remaining + others)
+
+
+async def _chain(admin: Client, scene: Scene) -> None:
+    """The JobSet of a suspended TrainJob, as its controller confirmed, and the Job that failed before.
+
+    Before Kubernetes 1.21 a Job cannot be suspended.
+    """
+    pods = {"spec": {"containers": [{"name": "node", "image": "trainer"}], "restartPolicy": "Never"}}
+    jobset = objects.jobset(scene.name, namespace=scene.namespace, conditions={"Suspended": "True"})
+    jobset["spec"]["replicatedJobs"][0]["template"] = {"spec": {"template": pods}}
+    job = objects.job(
+        f"{scene.name}-node-0",
+        trainjob=scene.name,
+        namespace=scene.namespace,
+        conditions={"Failed": "True"},
+    )
+    job["spec"]["template"] = pods
+    await _create(admin, JOBSETS, jobset)
+    await _create(admin, JOBS, job)
+
+
+async def _pod(admin: Client, namespace: str, name: str, number: int) -> None:
+    pod = objects.pod(
+        f"{name}-node-0-{number}",
+        trainjob=name,
+        namespace=namespace,
+        phase=None,
+        node=f"node-{number % NODE_COUNT}",
+        labels=_labels(name),
+        annotations={"trainer/configuration": "x" * POD_BYTES},
+    )
+    await _create(admin, PODS, pod)
+
+
+async def _create(admin: Client, kind: Kind, document: objects.Document) -> None:
+    namespace, name = document["metadata"].get("namespace", ""), document["metadata"]["name"]
+    await admin.request("POST", kind.path(namespace), body=document)
+    if document.get("status"):
+        await admin.request(
+            "PATCH",
+            kind.path(namespace, name, "status"),
+            body={"status": document["status"]},
+            content_type="application/merge-patch+json",
+        )
+
+
+async def _all(works: Iterable[Awaitable[object]]) -> None:
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(work: Awaitable[object]) -> None:
+        async with room:
+            await work
+
+    async with asyncio.TaskGroup() as group:
+        for work in works:
+            group.create_task(one(work))
+
+
+def _labels(name: str) -> dict[str, str]:
+    return objects.execution_labels(JOB_ID, f"{SUBMISSION}-{name}")
+
+
+def _review(
+    scene: Scene,
+    *,
+    suspended_before: bool,
+    suspended_after: bool,
+    labels: dict[str, str] | None = None,
+    filling: int = SPECIFICATION_BYTES,
+) -> bytes:
+    old = _trainjob(scene.namespace, scene.name, suspend=suspended_before, filling=filling)
+    new = _trainjob(scene.namespace, scene.name, suspend=suspended_after, filling=filling)
+    if labels:
+        new["metadata"]["labels"] = labels
+    return orjson.dumps(objects.review(new, old=old))
+
+
+def _trainjob(
+    namespace: str, name: str, *, suspend: bool, filling: int = SPECIFICATION_BYTES
+) -> objects.Document:
+    return objects.trainjob(
+        name,
+        namespace=namespace,
+        suspend=suspend,
+        patches=[objects.patch(pods={"labels": _labels(name)})],
+        annotations={"kubectl.kubernetes.io/last-applied-configuration": "y" * filling},
+        metadata={"uid": f"{namespace}-{name}"},
+    )
