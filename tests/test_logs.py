@@ -178,6 +178,22 @@ def test_a_line_that_was_cut_off_does_not_spoil_the_next() -> None:
     os.close(writing)
 
 
+def test_lines_that_come_at_once_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[bytes] = []
+
+    def write(_: int, content: bytes) -> int:
+        writes.append(bytes(content))
+        return len(content)
+
+    monkeypatch.setattr(os, "write", write)
+    lines = logs._Lines(0)
+    for number in range(1000):
+        lines.write(f"{number}\n")
+    lines.finish()
+    assert b"".join(writes).split() == [b"%d" % number for number in range(1000)]
+    assert len(writes) < 100
+
+
 def test_a_message_of_a_library_is_not_repeated() -> None:
     told = logged_by(
         "[logging.getLogger('asyncio').error('socket.accept() out of system resource\\nsocket: %d', n)"
