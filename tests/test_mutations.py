@@ -28,6 +28,21 @@ class Part:
     test: str
 
 
+READING_THE_JOBSET = """\
+    jobset = await attempt("jobset", "reading the JobSet", _unsettled_jobset(cluster, subject))
+"""
+READING_THE_JOBS = """\
+    jobs = await attempt("jobs", "listing the Jobs", _unsettled_jobs(cluster, subject))
+"""
+READING_THE_PODS = """\
+    pods = await asyncio.gather(
+        *(
+            attempt("pods", "listing the pods", _remaining(cluster, subject, selector, every_pod=every_pod))
+            for selector in subject.selectors
+        )
+    )
+"""
+
 PARTS = [
     Part(
         "the selector of what JobSet sets",
@@ -95,20 +110,15 @@ PARTS = [
     Part(
         "the Jobs are read after the JobSet",
         "webhook/question.py",
-        '    jobset = await attempt("jobset", "reading the JobSet", _unsettled_jobset(cluster, subject))\n'
-        '    jobs = await attempt("jobs", "listing the Jobs", _unsettled_jobs(cluster, subject))\n',
-        '    jobs = await attempt("jobs", "listing the Jobs", _unsettled_jobs(cluster, subject))\n'
-        '    jobset = await attempt("jobset", "reading the JobSet", _unsettled_jobset(cluster, subject))\n',
+        READING_THE_JOBSET + READING_THE_JOBS,
+        READING_THE_JOBS + READING_THE_JOBSET,
         "tests/test_wire.py::test_a_job_that_is_made_while_the_jobset_is_read_is_seen",
     ),
     Part(
         "the pods are read after the Jobs",
         "webhook/question.py",
-        '    jobs = await attempt("jobs", "listing the Jobs", _unsettled_jobs(cluster, subject))\n'
-        "    pods = await asyncio.gather(\n",
-        '    reading = attempt("jobs", "listing the Jobs", _unsettled_jobs(cluster, subject))\n'
-        "    late = asyncio.ensure_future(reading)\n"
-        "    pods = await asyncio.gather(\n",
+        READING_THE_JOBS + READING_THE_PODS,
+        READING_THE_PODS + READING_THE_JOBS,
         "tests/test_wire.py::test_a_pod_that_starts_while_the_chain_is_read_is_seen",
     ),
     Part(
