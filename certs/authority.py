@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Self
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -67,7 +66,7 @@ class ServingCertificate(_CertificateAndKey):
             (
                 authority.not_valid_after_utc
                 for authority in x509.load_pem_x509_certificates(self.authority_pem)
-                if authority != certificate and _has_issued(authority, certificate)
+                if authority != certificate and has_issued(authority, certificate)
             ),
             default=None,
         )
@@ -176,10 +175,11 @@ class Authority(_CertificateAndKey):
         return key
 
 
-def _has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+def has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    """Whether the authority signed the certificate; never raises."""
     try:
         certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
+    except Exception:  # noqa: BLE001 - a wrong issuer, a wrong signature, an unknown algorithm: all are no
         return False
     return True
 

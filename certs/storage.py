@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from certs.authority import Authority, ServingCertificate
+from certs.authority import Authority, ServingCertificate, has_issued
 from certs.rotation import Older, State
 
 _PARTS = ("ca.crt", "ca.key", "tls.crt", "tls.key", "older-ca.crt", "older-ca.until")
@@ -131,7 +131,9 @@ class _Reader:
             return None
         certificate = _only(_certificates("tls.crt", content), "tls.crt")
         key_pem = self._key("tls.key", certificate, "tls.crt")
-        issuer = next((pem for pem in trusted if _is_issued_by(certificate, pem)), None)
+        issuer = next(
+            (pem for pem in trusted if has_issued(x509.load_pem_x509_certificate(pem), certificate)), None
+        )
         if issuer is None:
             raise _FaultError("tls.crt is not signed by an authority of this Secret")
         if not _parsed("tls.crt", lambda: _is_for_a_server(certificate)):
@@ -215,14 +217,6 @@ def _extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
         return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
-
-
-def _is_issued_by(certificate: x509.Certificate, authority_pem: bytes) -> bool:
-    try:
-        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority_pem))
-    except Exception:  # noqa: BLE001 - a wrong issuer, a wrong signature, an unknown algorithm: all are no
-        return False
-    return True
 
 
 def _parsed(part: str, parse: Callable[[], T]) -> T:
