@@ -1,4 +1,4 @@
-"""Metrics that fail, in any of their parts, change no answer and are told in the log once."""
+"""Metrics and events that fail, in any of their parts, change no answer and are told in the log."""
 
 from __future__ import annotations
 
@@ -72,6 +72,16 @@ async def test_no_answer_depends_on_whether_anything_can_be_counted(
     assert {"decided", "refused", "tried", "review_began", "read_took", "call_failed"} <= {
         line["where"] for line in told
     }
+
+
+async def test_a_fault_in_telling_of_a_denial_does_not_cost_the_answer(
+    guard: Guard, cluster: ScriptedApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = await answers(guard, cluster)
+    monkeypatch.setattr("webhook.server._denial", broken)
+    with capture_logs() as logs:
+        assert await answers(guard, cluster) == expected
+    assert "event not recorded" in {line["event"] for line in logs}
 
 
 class BrokenCollector(Collector):

@@ -249,7 +249,10 @@ async def _asked(
     if not dry_run:
         http.app[METRICS].tried(question.subject.namespace, question.subject.name, answer.waits)
         if answer.distinct:
-            http.app[RECORD](_denial(question, answer))
+            try:
+                http.app[RECORD](_denial(question, answer))
+            except Exception:  # noqa: BLE001 - the answer is made; an event more or less must not cost it
+                _log.exception("event not recorded", uid=question.uid)
     return answer
 
 
