@@ -169,7 +169,7 @@ async def test_a_verdict_that_no_series_is_for_makes_none() -> None:
 async def test_what_fails_beside_the_decision_is_a_500_and_counts_as_one(
     guard: Guard, cluster: ScriptedApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.server._denial", broken)
+    monkeypatch.setattr("webhook.server._about", broken)
     cluster.script = {"pods": answer(listed("PodList", [objects.pod()]))}
     assert (await guard.post(UNSUSPEND)).status == 500
     told = await scrape(guard)
