@@ -80,7 +80,7 @@ class Campaign:
     truths: Counter[Truth] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
-    slowest: float = 0.0
+    slowest: tuple[float, int] = 0.0, 0
     seconds: float = 0.0
     _alarms_told: int = 0
 
@@ -100,7 +100,7 @@ class Campaign:
                     ("answers", self.verdicts),
                 )
             ),
-            f"  the longest wait for an answer: {self.slowest:.2f} s",
+            f"  the longest wait for an answer: {self.slowest[0]:.2f} s, of number {self.slowest[1]}",
         ]
         for failure in self.failures:
             said = f"{'; '.join(failure.complaints)} ({failure.given.family}: {failure.given.by})"
@@ -131,7 +131,7 @@ class Campaign:
         self.truths.update(given.truths)
         started = time.monotonic()
         replies, found = await _exchange(connection, given)
-        self.slowest = max(self.slowest, time.monotonic() - started)
+        self.slowest = max(self.slowest, (time.monotonic() - started, number))
         self.verdicts.update(map(verdict, replies))
         found += complaints(given, replies)
         if guard.process.returncode is not None:
