@@ -59,21 +59,31 @@ def _chain(jobset: Object, world: World, now: datetime) -> Chain:
         if job is None:
             chain.append(Create(JOBS, wanted))
         elif controlled_by(job, jobset) and not is_terminating(job) and not is_finished_job(job):
+            if reset := _reset_for_resumption(jobset, job):
+                # What follows is decided on the version that this makes.
+                return [*chain, *reset]
             chain += _follow_suspension(jobset, job, wanted)
     # The condition follows the writes to the Jobs: when one of those fails, it is not set.
     return [*chain, *_status(jobset, world, now)]
+
+
+def _reset_for_resumption(jobset: Object, job: Object) -> Chain:
+    """Take the start time of a suspended Job away: else the API server takes no new template labels."""
+    if jobset["spec"].get("suspend") or not job["spec"].get("suspend"):
+        return []
+    return status_patch(JOBS, job, {"startTime": None})
 
 
 def _follow_suspension(jobset: Object, job: Object, wanted: Object) -> Chain:
     suspend, suspended = bool(jobset["spec"].get("suspend")), bool(job["spec"].get("suspend"))
     if suspend == suspended:
         return []
+    # The real one updates the whole Job: refused (409) when it changed since it was seen.
+    seen = {"resourceVersion": job["metadata"]["resourceVersion"]}
     if suspend:
-        return [patch(JOBS, job, {"spec": {"suspend": True}})]
-    # The API server takes new template labels only from a suspended Job that has no start time.
-    reset = status_patch(JOBS, job, {"startTime": None})
+        return [patch(JOBS, job, {"metadata": seen, "spec": {"suspend": True}})]
     template = {"metadata": wanted["spec"]["template"]["metadata"]}
-    return [*reset, patch(JOBS, job, {"spec": {"suspend": False, "template": template}})]
+    return [patch(JOBS, job, {"metadata": seen, "spec": {"suspend": False, "template": template}})]
 
 
 def rendered(jobset: Object) -> list[Object]:
