@@ -58,7 +58,6 @@ from webhook.verdict import Clear, Verdict, read_unsettled_jobs, read_unsettled_
 START = datetime(2026, 12, 1, 7, 0, tzinfo=UTC)
 MACHINES = ("node-0", "node-1")
 NAMES = ("llama", "llama-2")
-MOST_REQUESTS = 2
 _MOST_ROUNDS = 60
 
 
@@ -302,9 +301,9 @@ class Cluster:
         self.collector_stalled = False
         for _ in range(4):
             self.run_controllers()
-            while self.writes:
-                self.finish(self.writes[0])
-                self.run_controllers()
+            for write in list(self.writes):
+                self.finish(write)
+            self.run_controllers()
             self.check()
             self.pass_time()
 
@@ -438,6 +437,9 @@ class Cluster:
         actor.see_from(seen)
         if self.allow.old_leaders:
             actor.chains = old
+        for write in self.writes:
+            if write.by is actor:
+                write.by = None
         actor.stalled = False
         self.story.tell(f"{actor.name}: another leader takes over{', with an older view' if back else ''}")
 
