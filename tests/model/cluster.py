@@ -462,8 +462,9 @@ class Cluster:
             return self.api.patched(TRAINJOBS, current, body, "")
 
         new = change(found)
-        if self._hasty(found, new):
-            raise RefusedError("the model waits")
+        starts = found["spec"].get("suspend") and not new["spec"].get("suspend")
+        if self._hasty(found, new) or (starts and not self.may_admit(name)):
+            raise RefusedError("the model's clients would wait")
         write = Write(actor.name, f"patches {name}", "UPDATE", name, change, found, new, self.api.revision)
         write.by = actor
         return self._submit(write)
