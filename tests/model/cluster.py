@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from typing import Any
@@ -58,7 +59,19 @@ from webhook.verdict import Clear, Verdict, read_unsettled_jobs, read_unsettled_
 START = datetime(2026, 12, 1, 7, 0, tzinfo=UTC)
 MACHINES = ("node-0", "node-1")
 NAMES = ("llama", "llama-2")
+TWO_AT_ONCE = "two executions run at once"
+OUTLIVED = "an execution runs although a later one was admitted"
 _MOST_ROUNDS = 60
+_MOST_BEHIND = 6
+"""How many changes a stale cache misses, where the guard reads one."""
+
+
+class Pace(Enum):
+    """How fast a write to a TrainJob goes."""
+
+    AT_ONCE = "at once"
+    HELD = "answered at once, committed later"
+    SLOW = "each read a step of its own"
 
 
 class ViolationError(AssertionError):
@@ -228,7 +241,7 @@ class Cluster:
                     f"that of {late.execution.told}"
                 )
                 self.violated = True
-                raise ViolationError("two executions run at once", self.story)
+                raise ViolationError(TWO_AT_ONCE, self.story)
         if not self.settings.only_latest:
             return
         for process in running:
@@ -239,7 +252,7 @@ class Cluster:
                     f"is in force"
                 )
                 self.violated = True
-                raise ViolationError("an execution runs although a later one was admitted", self.story)
+                raise ViolationError(OUTLIVED, self.story)
 
     # -- controllers
 
@@ -309,9 +322,31 @@ class Cluster:
 
     def finish(self, write: Write) -> None:
         """Answer every read of a question, and commit what the guard allows."""
-        while write in self.writes and write.verdict is None:
-            self.answer_read(write)
+        self.answer(write)
         self.commit(write)
+
+    def answer(self, write: Write) -> None:
+        """Answer every read of a question that is still open."""
+        while write in self.writes and write.verdict is None:
+            self.answer_read(write, behind=_MOST_BEHIND)
+
+    def fail_reads(self, write: Write) -> None:
+        """Fail every further read of a question."""
+        while write in self.writes and write.verdict is None:
+            self.fail_read(write)
+
+    @property
+    def restless(self) -> bool:
+        """Whether anyone who is not stalled has anything to see, to decide or to write."""
+        if not self.collector_stalled and any(self.api.ownerless()):
+            return True
+        return any(not actor.stalled and self.is_restless(actor) for actor in self.actors.values())
+
+    def is_restless(self, actor: Actor) -> bool:
+        """Whether a controller has anything to see, to decide or to write."""
+        if self._cut_off(actor):
+            return False
+        return bool(actor.chains) or not actor.has_decided or any(map(actor.behind, actor.kinds))
 
     def turn(self, actor: Actor) -> None:
         """One controller finishes its writes, sees everything, decides, and writes."""
@@ -470,7 +505,7 @@ class Cluster:
         return self._submit(write)
 
     def update(
-        self, who: str, told: str, name: str, change: Callable[[Object], Object], *, at_once: bool
+        self, who: str, told: str, name: str, change: Callable[[Object], Object], *, pace: Pace
     ) -> None:
         """A client changes a TrainJob."""
         found = self.trainjob(name)
@@ -483,23 +518,25 @@ class Cluster:
 
         new = changed(found)
         self.story.tell(f"{who} {told} {name}")
-        self._ask(Write(who, told, "UPDATE", name, changed, found, new, since), at_once=at_once)
+        self._ask(Write(who, told, "UPDATE", name, changed, found, new, since), pace=pace)
 
-    def create(self, who: str, body: Object, *, at_once: bool) -> None:
+    def create(self, who: str, body: Object, *, pace: Pace) -> None:
         """A client makes a TrainJob."""
         new = self.api.prepared(TRAINJOBS, body)
         name = new["metadata"]["name"]
         self.story.tell(f"{who} makes {name}, {'' if new['spec']['suspend'] else 'not '}suspended")
         write = Write(who, "makes", "CREATE", name, None, None, new, self.api.revision)
-        self._ask(write, at_once=at_once)
+        self._ask(write, pace=pace)
 
-    def _ask(self, write: Write, *, at_once: bool) -> None:
+    def _ask(self, write: Write, *, pace: Pace) -> None:
         try:
             self._submit(write)
         except RefusedError as refused:
             self.story.tell(f"the API server refuses: {refused.reason}")
-        if at_once:
-            self.finish(write)
+        if pace is not Pace.SLOW:
+            self.answer(write)
+        if pace is Pace.AT_ONCE:
+            self.commit(write)
 
     def _submit(self, write: Write) -> Written | None:
         answer = weighed(write.operation, write.new, write.old)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.model.cluster import NAMES, Cluster, Settings, ViolationError, is_finished
+from tests.model.cluster import NAMES, Cluster, Pace, Settings, ViolationError, is_finished
 from tests.model.steps import Step, may_resume, set_suspend, steps
 
 
@@ -83,7 +83,7 @@ def come_to_life(c: Cluster, name: str) -> None:
     if found is None or is_finished(found):
         return
     if may_resume(c, name):
-        c.update("kubectl", "resumes", name, set_suspend(False), at_once=True)
+        c.update("kubectl", "resumes", name, set_suspend(False), pace=Pace.AT_ONCE)
     c.come_to_rest()
     found = c.trainjob(name)
     if found is None or is_finished(found) or not c.may_admit(name):

@@ -9,14 +9,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tests.model.cluster import NAMES, Cluster, Settings, ViolationError
+from tests.model.cluster import NAMES, TWO_AT_ONCE, Cluster, Settings, ViolationError
 from tests.model.machine import Tally, come_to_life
 from tests.model.steps import Step, steps
 
 STEPS_OF_A_RUN = 50
-_SHARE_OF_FAMILIES = 0.6
+_SHARES_OF_FAMILIES = (0.15, 0.3, 0.6)
+"""How many of the families of steps a run has: few, to look at those closely, or many, to see them together."""
 _MOST_TRIES = 40
 _ALWAYS_IN = frozenset({"everyone", "one name", "exceptions"})
 
@@ -27,7 +28,7 @@ class Found:
 
     what: str
     story: str
-    steps: int
+    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,12 @@ def search(
     seconds: float | None = None,
     ends_live: bool = True,
     count_states: bool = False,
+    first: Sequence[Step] = (),
 ) -> Outcome:
-    """Run until something is found, or one of the limits is reached; the same seed takes the same steps."""
+    """Run until something is found, or one of the limits is reached; the same seed takes the same steps.
+
+    Every run begins with the steps in `first`.
+    """
     tally = Tally(states=set() if count_states else None)
     table = steps(settings.exceptions)
     ends = None if seconds is None else time.monotonic() + seconds
@@ -62,10 +67,26 @@ def search(
         tally.runs += 1
         taken: list[Step] = []
         try:
-            _run(settings, table, chance, taken, tally, ends_live=ends_live)
+            _run(settings, table, chance, taken, tally, first, ends_live=ends_live)
         except ViolationError as violation:
             return Outcome(tally, shortest(settings, taken, violation, ends_live=ends_live))
     return Outcome(tally, None)
+
+
+def search_in_stages(settings: Settings, *, seed: int = 0, runs: int) -> Outcome:
+    """Look for an execution that outlives a later admission, and from there for two that run at once.
+
+    The first is the shorter way into trouble: what it finds is where each run of the second begins.
+    """
+    early = search(replace(settings, only_latest=True), seed=seed, runs=runs, ends_live=False)
+    if early.found is None or early.found.what == TWO_AT_ONCE:
+        return early
+    from_there = early.found.steps
+    late = search(
+        replace(settings, only_latest=False), seed=seed, runs=runs, ends_live=False, first=from_there
+    )
+    tally = Tally(early.tally.runs + late.tally.runs, early.tally.steps + late.tally.steps)
+    return Outcome(tally, late.found or early.found)
 
 
 def _run(
@@ -74,20 +95,19 @@ def _run(
     chance: random.Random,
     taken: list[Step],
     tally: Tally,
+    first: Sequence[Step],
     *,
     ends_live: bool,
 ) -> None:
     families = sorted({step.family for step in table})
-    within = {f for f in families if f in _ALWAYS_IN or chance.random() < _SHARE_OF_FAMILIES}
+    share = chance.choice(_SHARES_OF_FAMILIES)
+    within = {f for f in families if f in _ALWAYS_IN or chance.random() < share}
     enabled = [step for step in table if step.family in within]
     cluster = Cluster(settings)
     try:
-        for _ in range(STEPS_OF_A_RUN):
-            for _ in range(_MOST_TRIES):
-                step = chance.choice(enabled)
-                if step.can(cluster):
-                    break
-            else:
+        for number in range(len(first) + STEPS_OF_A_RUN):
+            step = first[number] if number < len(first) else _chosen(enabled, cluster, chance)
+            if step is None or not step.can(cluster):
                 continue
             taken.append(step)
             step.take(cluster)
@@ -99,6 +119,14 @@ def _run(
             _end(cluster)
     finally:
         cluster.close()
+
+
+def _chosen(enabled: Sequence[Step], cluster: Cluster, chance: random.Random) -> Step | None:
+    for _ in range(_MOST_TRIES):
+        step = chance.choice(enabled)
+        if step.can(cluster):
+            return step
+    return None
 
 
 def _end(cluster: Cluster) -> None:
@@ -139,5 +167,5 @@ def shortest(
             else:
                 place += size
         if size == 1 and not shortened:
-            return Found(violation.what, violation.story, len(left))
+            return Found(violation.what, violation.story, tuple(left))
         size = max(size // 2, 1)

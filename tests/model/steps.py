@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tests.model.assumptions import Exceptions
-from tests.model.cluster import MACHINES, NAMES, Cluster, Write, is_finished, new_trainjob
+from tests.model.cluster import MACHINES, NAMES, Cluster, Pace, Write, is_finished, new_trainjob
 from tests.objects import a, execution_labels, patch as runtime_patch
 from webhook.sandbox.controllers.kinds import (
     JOBS,
@@ -74,13 +74,12 @@ def may_resume(c: Cluster, name: str) -> bool:
 def _clients() -> Iterator[Step]:
     for name, family in zip(NAMES, ("one name", "another name"), strict=True):
         weight = 3 if family == "one name" else 1
-        for at_once in (True, False):
-            slowly = "slow questions" if not at_once else family
-            make = partial(_make, name=name, at_once=at_once)
-            yield Step(slowly, partial(_may_make, name=name), partial(make, suspended=False), weight * 2)
-            resume = partial(_update, told="resumes", name=name, change=set_suspend(False), at_once=at_once)
-            yield Step(slowly, partial(may_resume, name=name), resume, weight * 3)
-            raise_a = partial(_update, told="raises A of", name=name, change=_raised, at_once=at_once)
+        for pace, way in ((Pace.AT_ONCE, family), (Pace.HELD, "slow writes"), (Pace.SLOW, "slow questions")):
+            make = partial(_make, name=name, pace=pace)
+            yield Step(way, partial(_may_make, name=name), partial(make, suspended=False), weight * 2)
+            resume = partial(_update, told="resumes", name=name, change=set_suspend(False), pace=pace)
+            yield Step(way, partial(may_resume, name=name), resume, weight * 3)
+            raise_a = partial(_update, told="raises A of", name=name, change=_raised, pace=pace)
             yield Step("raising A", partial(_may_change, name=name), raise_a)
         yield Step(family, partial(_may_make, name=name), partial(_make, name=name, suspended=True), weight)
         queue = partial(_make, name=name, suspended=True, queued=True)
@@ -129,14 +128,14 @@ def _may_preempt(c: Cluster, name: str) -> bool:
     return bool(c.workloads_of(name)) and (c.allow.suspended_in_haste or c.confirmed(name))
 
 
-def _make(c: Cluster, *, name: str, suspended: bool, at_once: bool = True, queued: bool = False) -> None:
-    c.create("kubectl", new_trainjob(name, suspend=suspended, submission="s-1", queued=queued), at_once=at_once)
+def _make(c: Cluster, *, name: str, suspended: bool, pace: Pace = Pace.AT_ONCE, queued: bool = False) -> None:
+    c.create("kubectl", new_trainjob(name, suspend=suspended, submission="s-1", queued=queued), pace=pace)
 
 
 def _update(
-    c: Cluster, *, told: str, name: str, change: Callable[[Object], Object], at_once: bool = True
+    c: Cluster, *, told: str, name: str, change: Callable[[Object], Object], pace: Pace = Pace.AT_ONCE
 ) -> None:
-    c.update("kubectl", told, name, change, at_once=at_once)
+    c.update("kubectl", told, name, change, pace=pace)
 
 
 def _rewrite_labels(c: Cluster, *, name: str, submission: str, resumes: bool) -> None:
@@ -148,7 +147,7 @@ def _rewrite_labels(c: Cluster, *, name: str, submission: str, resumes: bool) ->
         return {"spec": {**spec, "suspend": False} if resumes else spec}
 
     told = f"writes submission {submission} into{', and resumes,' if resumes else ''}"
-    c.update("kubectl", told, name, change, at_once=True)
+    c.update("kubectl", told, name, change, pace=Pace.AT_ONCE)
 
 
 def _raised(current: Object) -> Object:
@@ -170,11 +169,13 @@ def _apply_by_force(c: Cluster, *, name: str, suspended: bool) -> None:
 
 
 def _guard() -> Iterator[Step]:
-    for behind in range(4):
-        yield Step("slow questions", _asked, partial(_answer_read, behind=behind), 8 if not behind else 3)
+    for behind, weight in ((0, 8), (1, 2), (6, 2)):
+        yield Step("slow questions", _asked, partial(_answer_read, behind=behind), weight)
+    yield Step("slow questions", _asked, lambda c: c.answer(_asking(c)[0]), 3)
     yield Step("failing reads", _asked, lambda c: c.fail_read(_asking(c)[0]), 3)
-    yield Step("slow questions", _answered, lambda c: c.commit(_decided(c)[0]), 12)
-    yield Step("slow questions", _answered, lambda c: c.commit(_decided(c)[-1]), 4)
+    yield Step("failing reads", _asked, lambda c: c.fail_reads(_asking(c)[0]), 3)
+    yield Step("slow writes", _answered, lambda c: c.commit(_decided(c)[0]), 12)
+    yield Step("slow writes", _answered, lambda c: c.commit(_decided(c)[-1]), 4)
 
 
 def _asking(c: Cluster) -> list[Write]:
@@ -201,14 +202,14 @@ def _answer_read(c: Cluster, *, behind: int) -> None:
 
 
 def _controllers() -> Iterator[Step]:
-    yield Step("everyone", _always, Cluster.run_controllers, 24)
+    yield Step("everyone", _restless, Cluster.run_controllers, 30)
     yield Step("time", _always, Cluster.pass_time, 4)
     for name in (*CONTROLLERS, *KUBELETS, *OTHERS):
         often = 3 if name in CONTROLLERS else 1
-        yield Step("single steps", _always, partial(_turn, name=name), often)
+        yield Step("single steps", partial(_may_turn, name=name), partial(_turn, name=name), often)
         for writes in range(3):
-            yield Step("stalls", partial(_goes, name=name), partial(_stall, name=name, writes=writes), often)
-        yield Step("stalls", partial(_stalls, name=name), partial(_wake, name=name), often * 3)
+            yield Step(f"stalls of {name}", partial(_goes, name=name), partial(_stall, name=name, writes=writes), often)
+        yield Step(f"stalls of {name}", partial(_stalls, name=name), partial(_wake, name=name), often * 3)
         for kind in range(2):
             for changes in (None, 1):
                 see = partial(_see, name=name, kind=kind, changes=changes)
@@ -222,8 +223,16 @@ def _controllers() -> Iterator[Step]:
     yield Step("collector", lambda c: any(c.api.ownerless()), lambda c: c.collect(1), 3)
 
 
+def _restless(c: Cluster) -> bool:
+    return c.restless
+
+
 def _always(_: Cluster) -> bool:
     return True
+
+
+def _may_turn(c: Cluster, name: str) -> bool:
+    return c.is_restless(c.actors[name])
 
 
 def _goes(c: Cluster, name: str) -> bool:
