@@ -8,7 +8,16 @@ from datetime import UTC, datetime, timedelta
 
 from tests.model.apiserver import ApiServer
 from tests.model.executions import Execution
-from webhook.sandbox.controllers import job, jobset, kubelets, kueue, node_lifecycle, pod_gc, scheduler, trainer
+from webhook.sandbox.controllers import (
+    job,
+    jobset,
+    kubelets,
+    kueue,
+    node_lifecycle,
+    pod_gc,
+    scheduler,
+    trainer,
+)
 from webhook.sandbox.controllers.kinds import (
     JOBS,
     JOBSETS,
@@ -248,5 +257,3 @@ def _on_behalf(api: ApiServer, write: Write, source: Object | None) -> Planned:
     if source is None:
         return Planned(write)
     return Planned(write, api.executions.order(source), source["metadata"]["uid"])
-
-

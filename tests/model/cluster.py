@@ -439,7 +439,9 @@ class Cluster:
                 order = planned.order
                 if order is None:
                     name = after["metadata"]["name"]
-                    order = executions.begin(_trainjob_of(after), f"{name} is started by hand", admission=False)
+                    order = executions.begin(
+                        _trainjob_of(after), f"{name} is started by hand", admission=False
+                    )
                 else:
                     what = f"{written.kind.name} {after['metadata']['name']}"
                     order = executions.carried_out(order, what)
@@ -641,7 +643,11 @@ class Cluster:
 
     def _hasty(self, old: Object, new: Object) -> bool:
         suspends = new["spec"].get("suspend") and not old["spec"].get("suspend")
-        return bool(suspends) and not self.allow.suspended_in_haste and not self.confirmed(old["metadata"]["name"])
+        return (
+            bool(suspends)
+            and not self.allow.suspended_in_haste
+            and not self.confirmed(old["metadata"]["name"])
+        )
 
     def may_admit(self, name: str) -> bool:
         """Whether a client that keeps one TrainJob of a job-id and submission going would admit this one."""
@@ -691,7 +697,9 @@ class Cluster:
         """Kueue's FailureRecoveryPolicy fails a Terminating pod and force-deletes it."""
         metadata = pod["metadata"]
         self.story.tell(f"Kueue's FailureRecoveryPolicy fails and force-deletes pod {metadata['name']}")
-        self.api.patch(PODS, metadata["namespace"], metadata["name"], {"status": {"phase": "Failed"}}, "status")
+        self.api.patch(
+            PODS, metadata["namespace"], metadata["name"], {"status": {"phase": "Failed"}}, "status"
+        )
         written = self.api.delete(PODS, metadata["namespace"], metadata["name"], metadata["uid"], 0)
         self._committed("Kueue", written)
 
@@ -796,9 +804,7 @@ def new_trainjob(name: str, *, suspend: bool, submission: str, queued: bool) -> 
     """A TrainJob of one pod that carries job-id and submission, as an adapter makes it."""
     labels = execution_labels(submission=submission)
     queue = {QUEUE_NAME: "team"} if queued else {}
-    body = trainjob(
-        name, suspend=suspend, labels=queue, patches=[runtime_patch(pods={"labels": labels})]
-    )
+    body = trainjob(name, suspend=suspend, labels=queue, patches=[runtime_patch(pods={"labels": labels})])
     body["spec"]["trainer"] = {"numNodes": 1}
     return body
 
@@ -822,5 +828,3 @@ def _follows(item: Object) -> bool:
 def _trainjob_of(item: Object) -> str:
     labels = item["metadata"].get("labels") or {}
     return str(labels.get("jobset.sigs.k8s.io/jobset-name", item["metadata"]["name"]))
-
-

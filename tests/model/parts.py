@@ -27,6 +27,8 @@ class Part:
     replaced: tuple[tuple[object, str, Any], ...] = ()
     reading: Reading = Reading()
     without: Without = Without()
+    focus: frozenset[str] = frozenset()
+    """The families of steps that the search for its counterexample has in every run."""
 
     @contextmanager
     def switched_off(self) -> Iterator[None]:
@@ -35,6 +37,10 @@ class Part:
             for owner, name, instead in self.replaced:
                 stack.enter_context(patch.object(owner, name, instead))
             yield
+
+
+def _of(*families: str) -> frozenset[str]:
+    return frozenset(families)
 
 
 def settings_without(parts: Sequence[Part], exceptions: Exceptions, *, only_latest: bool) -> Settings:
@@ -107,37 +113,84 @@ def _terminating_pods_are_gone(items: Sequence[Any]) -> list[RemainingPod]:
 
 
 BY_JOBSET_NAME = Part(
-    "the selector of what JobSet sets", ((Subject, "selectors", property(_by_execution)),)
+    "the selector of what JobSet sets",
+    ((Subject, "selectors", property(_by_execution)),),
+    focus=_of("labels", "lost nodes"),
 )
 BY_EXECUTION = Part(
     "the selector of job-id and submission",
     ((Subject, "selectors", property(lambda subject: subject.jobset_selectors)),),
+    focus=_of("another name", "deletion", "lost nodes"),
 )
-OLD_LABELS = Part("the old object's labels", ((Subject, "of", _subject_of_the_new),))
-CREATE = Part("CREATE", ((guard, "detect", _unnoticed(lambda _, verb: verb is Operation.CREATE)),))
+OLD_LABELS = Part(
+    "the old object's labels", ((Subject, "of", _subject_of_the_new),), focus=_of("labels", "lost nodes")
+)
+CREATE = Part(
+    "CREATE",
+    ((guard, "detect", _unnoticed(lambda _, verb: verb is Operation.CREATE)),),
+    focus=_of("deletion", "lost nodes"),
+)
 UN_SUSPEND = Part(
-    "un-suspending", ((guard, "detect", _unnoticed(lambda found, _: found.because == "un-suspended")),)
+    "un-suspending",
+    ((guard, "detect", _unnoticed(lambda found, _: found.because == "un-suspended")),),
+    focus=_of("lost nodes"),
 )
 RAISING_A = Part(
-    "raising A", ((guard, "detect", _unnoticed(lambda found, _: found.because.startswith("A raised"))),)
+    "raising A",
+    ((guard, "detect", _unnoticed(lambda found, _: found.because.startswith("A raised"))),),
+    focus=_of("raising A"),
 )
-JOBS_SETTLED = Part("the Jobs are settled", ((question, "read_unsettled_jobs", _nothing),))
-JOBSET_SETTLED = Part("the JobSet is settled", ((question, "read_unsettled_jobset", _nothing),))
-CONFIRMED = Part("confirmed by its controller", ((verdict, "_unsettled", _suspended_is_enough),))
+JOBS_SETTLED = Part(
+    "the Jobs are settled",
+    ((question, "read_unsettled_jobs", _nothing),),
+    focus=_of("stalls of Job controller", "failing processes", "time"),
+)
+JOBSET_SETTLED = Part(
+    "the JobSet is settled",
+    ((question, "read_unsettled_jobset", _nothing),),
+    focus=_of("stalls of JobSet controller", "deletion", "collector"),
+)
+CONFIRMED = Part(
+    "confirmed by its controller",
+    ((verdict, "_unsettled", _suspended_is_enough),),
+    focus=_of("stalls of Job controller", "failing processes", "time"),
+)
 BORN_SUSPENDED = Part(
-    "born suspended is generation 1", ((verdict, "_unsettled", _no_condition_is_born_suspended),)
+    "born suspended is generation 1",
+    ((verdict, "_unsettled", _no_condition_is_born_suspended),),
+    focus=_of("stalls of Job controller", "failing processes", "time"),
 )
-JOBS_AFTER_JOBSET = Part("the Jobs are read after the JobSet", reading=Reading(early=frozenset({JOBS})))
-PODS_AFTER_JOBS = Part("the pods are read after the Jobs", reading=Reading(early=frozenset({PODS})))
+JOBS_AFTER_JOBSET = Part(
+    "the Jobs are read after the JobSet",
+    reading=Reading(early=frozenset({JOBS})),
+    focus=_of("stalls of JobSet controller", "deletion", "collector", "slow questions", "single steps"),
+)
+PODS_AFTER_JOBS = Part(
+    "the pods are read after the Jobs",
+    reading=Reading(early=frozenset({PODS})),
+    focus=_of("stalls of Job controller", "failing processes", "time", "slow questions", "lost nodes"),
+)
 TRAINJOB_IS_AN_ORDER = Part(
-    "a TrainJob that is not suspended is an order", ((question, "unsettled_trainjob", _nothing),)
+    "a TrainJob that is not suspended is an order",
+    ((question, "unsettled_trainjob", _nothing),),
+    focus=_of("stalls of Trainer", "raising A"),
 )
-FAILED_READ = Part("a failed read is no yes", ((question, "decide", _failures_are_nothing),))
+FAILED_READ = Part(
+    "a failed read is no yes",
+    ((question, "decide", _failures_are_nothing),),
+    focus=_of("failing reads", "slow questions", "lost nodes"),
+)
 TERMINATING = Part(
-    "a Terminating pod counts", ((question, "read_remaining_pods", _terminating_pods_are_gone),)
+    "a Terminating pod counts",
+    ((question, "read_remaining_pods", _terminating_pods_are_gone),),
+    focus=_of("lost nodes"),
 )
-CONSISTENT_READS = Part("the reads are consistent", reading=Reading(stale=True))
-COMMITTED_VERSION = Part("the version that was asked about is committed", without=Without(committed_version=True))
+CONSISTENT_READS = Part("the reads are consistent", reading=Reading(stale=True), focus=_of("lost nodes"))
+COMMITTED_VERSION = Part(
+    "the version that was asked about is committed",
+    without=Without(committed_version=True),
+    focus=_of("slow writes", "lost nodes"),
+)
 
 PARTS = (
     BY_JOBSET_NAME,

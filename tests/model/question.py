@@ -115,9 +115,7 @@ def _labelled(namespace: str, selector: str) -> Callable[[list[Object]], list[Ob
 class Question:
     """One question, from the first read to the verdict."""
 
-    def __init__(
-        self, loop: VirtualLoop, api: ApiServer, asked: guard.Question, reading: Reading
-    ) -> None:
+    def __init__(self, loop: VirtualLoop, api: ApiServer, asked: guard.Question, reading: Reading) -> None:
         self._loop = loop
         self._api = api
         self._reading = reading

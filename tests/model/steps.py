@@ -208,7 +208,12 @@ def _controllers() -> Iterator[Step]:
         often = 3 if name in CONTROLLERS else 1
         yield Step("single steps", partial(_may_turn, name=name), partial(_turn, name=name), often)
         for writes in range(3):
-            yield Step(f"stalls of {name}", partial(_goes, name=name), partial(_stall, name=name, writes=writes), often)
+            yield Step(
+                f"stalls of {name}",
+                partial(_goes, name=name),
+                partial(_stall, name=name, writes=writes),
+                often,
+            )
         yield Step(f"stalls of {name}", partial(_stalls, name=name), partial(_wake, name=name), often * 3)
         for kind in range(2):
             for changes in (None, 1):

@@ -12,7 +12,6 @@ from webhook.sandbox.controllers.kinds import (
     NODES,
     PODS,
     TRAINJOBS,
-
     Kind,
     Object,
     condition_status,
@@ -66,9 +65,7 @@ def _born(kind: Kind, after: Object, executions: Executions) -> str:
     return f", not suspended, for {order.told}" if order else ", not suspended"
 
 
-def _changes(
-    kind: Kind, name: str, before: Object, after: Object, executions: Executions
-) -> Iterator[str]:
+def _changes(kind: Kind, name: str, before: Object, after: Object, executions: Executions) -> Iterator[str]:
     if is_terminating(after) and not is_terminating(before):
         yield f"deletes {name}: Terminating"
     if kind is PODS:
@@ -98,5 +95,3 @@ def _changes(
             yield f"confirms that {name} is {'suspended' if status == 'True' else 'resumed'}"
         elif condition in _FINISHED and status == "True":
             yield f"says that {name} is {condition}"
-
-
