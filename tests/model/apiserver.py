@@ -62,6 +62,7 @@ class ApiServer:
         self.log: dict[Kind, list[Changed]] = defaultdict(list)
         self._objects: dict[Kind, dict[tuple[str, str], Object]] = defaultdict(dict)
         self._made = 0
+        self._created: dict[tuple[Kind, str], int] = {}
         self._job_defaults = job_defaults
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
@@ -83,12 +84,7 @@ class ApiServer:
 
     def created_since(self, kind: Kind, name: str, revision: int) -> bool:
         """Tell whether an object of this name was made after a revision."""
-        return any(
-            change.item["metadata"]["name"] == name
-            and not change.gone
-            and int(change.item["metadata"]["createdAt"]) > revision
-            for change in self.log[kind]
-        )
+        return self._created.get((kind, name), 0) > revision
 
     def as_of(self, kind: Kind, changes: int) -> list[Object]:
         """The objects of a kind as they were after its first so many changes."""
@@ -106,7 +102,6 @@ class ApiServer:
         metadata = {k: v for k, v in body["metadata"].items() if k != "generateName"}
         metadata.setdefault("name", f"{body['metadata'].get('generateName', '')}{self._made}")
         metadata |= {"uid": f"uid-{self._made}", "creationTimestamp": timestamp(self.now), "generation": 1}
-        metadata["createdAt"] = str(self.revision + 1)
         made = {**body, "apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}
         if kind is JOBS:
             made["spec"] = {**self._job_defaults, **made["spec"]}
@@ -122,7 +117,9 @@ class ApiServer:
         """Store what `prepared` made. Raises `RefusedError`."""
         if _key(made) in self._objects[kind]:
             raise RefusedError("AlreadyExists")
-        return self._commit(kind, None, made)
+        written = self._commit(kind, None, made)
+        self._created[kind, made["metadata"]["name"]] = self.revision
+        return written
 
     def current(self, kind: Kind, namespace: str, name: str) -> Object:
         """Return an object. Raises `RefusedError`."""

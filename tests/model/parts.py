@@ -163,12 +163,14 @@ BORN_SUSPENDED = Part(
 JOBS_AFTER_JOBSET = Part(
     "the Jobs are read after the JobSet",
     reading=Reading(early=frozenset({JOBS})),
-    focus=_of("stalls of JobSet controller", "deletion", "collector", "slow questions", "single steps"),
+    focus=_of(
+        "stalls of JobSet controller", "stalls of Job controller", "deletion", "collector", "slow questions"
+    ),
 )
 PODS_AFTER_JOBS = Part(
     "the pods are read after the Jobs",
     reading=Reading(early=frozenset({PODS})),
-    focus=_of("stalls of Job controller", "failing processes", "time", "slow questions", "lost nodes"),
+    focus=_of("stalls of Job controller", "deletion", "collector", "slow questions", "lost nodes"),
 )
 TRAINJOB_IS_AN_ORDER = Part(
     "a TrainJob that is not suspended is an order",

@@ -19,6 +19,7 @@ STEPS_OF_A_RUN = 50
 _SHARES_OF_FAMILIES = (0.05, 0.2, 0.5)
 """How many of the families of steps a run has: few, to look at those closely, or many, to see them together."""
 _MOST_TRIES = 40
+_WEIGHT_IN_FOCUS = 3
 _ALWAYS_IN = frozenset({"everyone", "one name", "exceptions"})
 
 
@@ -104,7 +105,7 @@ def _run(
     families = sorted({step.family for step in table})
     share = chance.choice(_SHARES_OF_FAMILIES)
     within = {f for f in families if f in _ALWAYS_IN or f in focus or chance.random() < share}
-    enabled = [step for step in table if step.family in within]
+    enabled = [step for step in table if step.family in within for _ in range(_weight(step, focus))]
     cluster = Cluster(settings)
     try:
         for number in range(len(first) + STEPS_OF_A_RUN):
@@ -121,6 +122,10 @@ def _run(
             _end(cluster)
     finally:
         cluster.close()
+
+
+def _weight(step: Step, focus: Collection[str]) -> int:
+    return _WEIGHT_IN_FOCUS if step.family in focus else 1
 
 
 def _chosen(enabled: Sequence[Step], cluster: Cluster, chance: random.Random) -> Step | None:
