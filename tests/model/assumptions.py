@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Exceptions:
-    """What may happen although the rule does not promise anything then; all off by default.
-
-    `processes before records`: a pod's record goes before its process.
-    """
+    """What may happen although the rule promises nothing then; all off by default."""
 
     force_delete: bool = False
     """Somebody runs `kubectl delete pod --force`."""

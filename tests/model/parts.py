@@ -29,6 +29,8 @@ class Part:
     without: Without = Without()
     focus: frozenset[str] = frozenset()
     """The families of steps that the search for its counterexample has in every run."""
+    runs: int = 600
+    """How many runs find it at the most."""
 
     @contextmanager
     def switched_off(self) -> Iterator[None]:

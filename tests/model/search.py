@@ -16,7 +16,7 @@ from tests.model.machine import Tally, come_to_life
 from tests.model.steps import Step, steps
 
 STEPS_OF_A_RUN = 50
-_SHARES_OF_FAMILIES = (0.05, 0.2, 0.5)
+_SHARES_OF_FAMILIES = (0.0, 0.1, 0.4)
 """How many of the families of steps a run has: few, to look at those closely, or many, to see them together."""
 _MOST_TRIES = 40
 _WEIGHT_IN_FOCUS = 3

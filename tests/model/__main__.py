@@ -1,0 +1,75 @@
+"""A longer search than the tests make: `python -m tests.model --seconds 600 --seed 7`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from contextlib import nullcontext
+from dataclasses import fields
+
+from tests.model.assumptions import Exceptions
+from tests.model.parts import PARTS, settings_without
+from tests.model.search import Outcome, search
+
+
+def main() -> int:
+    """Search, tell what was gone through and found; exit 1 when something was."""
+    chosen = _arguments()
+    part = next((part for part in PARTS if part.name == chosen.without), None)
+    exceptions = Exceptions(**{name: True for name in chosen.allow})
+    settings = settings_without(
+        [part] if part else [], exceptions, only_latest=not chosen.only_two_at_once
+    )
+    began = time.monotonic()
+    with part.switched_off() if part else nullcontext():
+        outcome = search(
+            settings,
+            seed=chosen.seed,
+            steps_at_most=chosen.steps,
+            seconds=chosen.seconds,
+            count_states=True,
+            ends_live=part is None and not chosen.allow,
+            focus=part.focus if part else (),
+        )
+    _tell(outcome, seconds=time.monotonic() - began)
+    return 0 if outcome.found is None else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
+    parser.add_argument("--steps", type=int, help="stop after so many steps")
+    parser.add_argument("--seconds", type=float, default=60, help="stop after so many seconds (60)")
+    parser.add_argument("--seed", type=int, default=0, help="the same seed takes the same steps (0)")
+    parser.add_argument("--without", choices=[part.name for part in PARTS], help="switch off a part of the rule")
+    parser.add_argument(
+        "--allow",
+        nargs="*",
+        default=[],
+        choices=[exception.name for exception in fields(Exceptions)],
+        help="what the rule does not promise",
+    )
+    parser.add_argument(
+        "--only-two-at-once",
+        action="store_true",
+        help="look for two executions at once only, not for one that outlives a later admission",
+    )
+    return parser.parse_args()
+
+
+def _tell(outcome: Outcome, *, seconds: float) -> None:
+    tally = outcome.tally
+    states = len(tally.states or ())
+    lines = [
+        f"{tally.runs} runs, {tally.steps} steps, {states} distinct states in {seconds:.0f} s: "
+        f"{tally.steps / seconds:.0f} steps and {states / seconds:.0f} distinct states a second"
+    ]
+    if outcome.found is None:
+        lines.append("nothing found")
+    else:
+        lines += [f"found, in {len(outcome.found.steps)} steps: {outcome.found.what}", outcome.found.story]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
