@@ -17,10 +17,8 @@ def main() -> int:
     """Search, tell what was gone through and found; exit 1 when something was."""
     chosen = _arguments()
     part = next((part for part in PARTS if part.name == chosen.without), None)
-    exceptions = Exceptions(**{name: True for name in chosen.allow})
-    settings = settings_without(
-        [part] if part else [], exceptions, only_latest=not chosen.only_two_at_once
-    )
+    exceptions = Exceptions(**dict.fromkeys(chosen.allow, True))
+    settings = settings_without([part] if part else [], exceptions, only_latest=not chosen.only_two_at_once)
     began = time.monotonic()
     with part.switched_off() if part else nullcontext():
         outcome = search(
@@ -41,7 +39,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="stop after so many steps")
     parser.add_argument("--seconds", type=float, default=60, help="stop after so many seconds (60)")
     parser.add_argument("--seed", type=int, default=0, help="the same seed takes the same steps (0)")
-    parser.add_argument("--without", choices=[part.name for part in PARTS], help="switch off a part of the rule")
+    parser.add_argument(
+        "--without", choices=[part.name for part in PARTS], help="switch off a part of the rule"
+    )
     parser.add_argument(
         "--allow",
         nargs="*",
@@ -60,10 +60,8 @@ def _arguments() -> argparse.Namespace:
 def _tell(outcome: Outcome, *, seconds: float) -> None:
     tally = outcome.tally
     states = len(tally.states or ())
-    lines = [
-        f"{tally.runs} runs, {tally.steps} steps, {states} distinct states in {seconds:.0f} s: "
-        f"{tally.steps / seconds:.0f} steps and {states / seconds:.0f} distinct states a second"
-    ]
+    speed = f"{tally.steps / seconds:.0f} steps and {states / seconds:.0f} distinct states a second"
+    lines = [f"{tally.runs} runs, {tally.steps} steps, {states} distinct states in {seconds:.0f} s: {speed}"]
     if outcome.found is None:
         lines.append("nothing found")
     else:

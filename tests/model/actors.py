@@ -1,4 +1,4 @@
-"""The controllers and kubelets of the model: a stand-in's decision, its lagging view, its writes one by one."""
+"""The controllers and kubelets of the model: a stand-in's decision, its lagging view, its writes."""
 
 from __future__ import annotations
 

@@ -6,9 +6,10 @@ Every step is deterministic. A step that cannot be taken now is not offered: see
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from itertools import combinations
 from typing import Any
 
@@ -87,9 +88,9 @@ class ViolationError(AssertionError):
 class Settings:
     """What a run takes for granted, and which part of the rule it is without."""
 
-    exceptions: Exceptions = Exceptions()
-    without: Without = Without()
-    reading: Reading = Reading()
+    exceptions: Exceptions = field(default_factory=Exceptions)
+    without: Without = field(default_factory=Without)
+    reading: Reading = field(default_factory=Reading)
     only_latest: bool = False
     """Hold the stronger invariant too: only the latest admission has processes."""
 
@@ -168,6 +169,7 @@ class Cluster:
         }
         self.collector_stalled = False
         self.violated = False
+        self.old_plans: list[tuple[Actor, list[list[Planned]]]] = []
         self.run_controllers()
         self.story.lines.clear()
 
@@ -211,6 +213,31 @@ class Cluster:
         running = tuple(sorted((process.execution.number, process.node) for process in self.running()))
         writes = tuple((write.name, write.operation, write.stage) for write in self.writes)
         return hash((objects, actors, machines, running, writes, self.collector_stalled))
+
+    def landmark(self) -> int:
+        """The state in rough, for a search to tell a place where it has not been."""
+        chain = tuple(
+            (
+                kind.name,
+                item["spec"].get("suspend"),
+                condition_status(item, "Suspended"),
+                self._is_latest(item),
+            )
+            for kind in (TRAINJOBS, JOBSETS, JOBS)
+            for item in self.api.all(kind)
+        )
+        pods = tuple((is_terminating(pod), "nodeName" in pod["spec"]) for pod in self.api.all(PODS))
+        actors = tuple((actor.stalled, bool(actor.chains)) for actor in (self.trainer, self.jobset, self.job))
+        writes = tuple((write.operation, write.stage, write.verdict is None) for write in self.writes)
+        running = tuple(self._is_current(process.execution) for process in self.running())
+        return hash((chain, pods, actors, writes, running, self.collector_stalled))
+
+    def _is_latest(self, item: Object) -> bool:
+        order = self.api.executions.order(item)
+        return order is not None and self._is_current(order)
+
+    def _is_current(self, execution: Execution) -> bool:
+        return execution == self.api.executions.latest_admission(execution.trainjob)
 
     def _order_number(self, pod: Object) -> int:
         order = self._order_of.get(pod["metadata"]["uid"])
@@ -327,8 +354,12 @@ class Cluster:
 
     def answer(self, write: Write) -> None:
         """Answer every read of a question that is still open."""
+        told: list[str] = []
         while write in self.writes and write.verdict is None:
-            self.answer_read(write, behind=_MOST_BEHIND)
+            told.append(self._answered(write, behind=_MOST_BEHIND))
+        if told:
+            self.story.tell(f"the guard reads {'; '.join(told)}")
+            self._tell_verdict(write)
 
     def fail_reads(self, write: Write) -> None:
         """Fail every further read of a question."""
@@ -470,15 +501,23 @@ class Cluster:
     def fail_over(self, actor: Actor, *, back: int = 0) -> None:
         """A controller's leader dies; the next one knows what the watch had told so far, or lists afresh."""
         seen = {kind: max(count - back, 0) for kind, count in actor.seen.items()}
-        old = actor.chains
+        if self.allow.old_leaders and actor.chains:
+            self.old_plans.append((actor, actor.chains))
         actor.see_from(seen)
-        if self.allow.old_leaders:
-            actor.chains = old
         for write in self.writes:
             if write.by is actor:
                 write.by = None
         actor.stalled = False
         self.story.tell(f"{actor.name}: another leader takes over{', with an older view' if back else ''}")
+
+    def write_as_an_old_leader(self) -> None:
+        """A leader that was replaced wakes up, and makes the writes that it had decided on."""
+        actor, chains = self.old_plans.pop(0)
+        self.story.tell(f"{actor.name}: the old leader wakes up and writes what it had decided on")
+        for chain in chains:
+            with suppress(RefusedError):
+                for planned in chain:
+                    self._commit(actor, planned)
 
     def collect(self, most: int = 100) -> None:
         """The garbage collector removes objects whose owners are gone."""
@@ -553,12 +592,14 @@ class Cluster:
 
     def answer_read(self, write: Write, *, behind: int = 0) -> None:
         """The API server answers the guard's next read."""
+        self.story.tell(f"the guard reads {self._answered(write, behind=behind)}")
+        self._tell_verdict(write)
+
+    def _answered(self, write: Write, *, behind: int) -> str:
         assert write.question is not None
         if self.allow.pods_elsewhere:
-            self.story.tell(f"the guard reads {write.question.answer_nothing()}")
-        else:
-            self.story.tell(f"the guard reads {write.question.answer_read(behind=behind)}")
-        self._tell_verdict(write)
+            return write.question.answer_nothing()
+        return write.question.answer_read(behind=behind)
 
     def fail_read(self, write: Write) -> None:
         """The API server fails the guard's next read."""

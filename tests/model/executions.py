@@ -1,10 +1,10 @@
 """Which execution a process belongs to: whose order started it, handed down from object to object.
 
-An execution begins where the API server commits a write that admits a TrainJob. Trainer acts on one version of
-the TrainJob, the JobSet controller on one version of the JobSet, the Job controller on one version of the Job:
-what each starts belongs to the execution whose order that version held, however late it is started. A
-start that no write to the TrainJob asks for (a replaced pod, a restarted JobSet, a JobSet made again) is an
-execution of its own.
+An execution begins where the API server commits a write that admits a TrainJob. Trainer acts on one version
+of the TrainJob, the JobSet controller on one version of the JobSet, the Job controller on one version of the
+Job: what each starts belongs to the execution whose order that version held, however late it is started.
+A start that no write to the TrainJob asks for (a replaced pod, a restarted JobSet, a JobSet made again)
+is an execution of its own.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
@@ -25,8 +25,8 @@ class Part:
 
     name: str
     replaced: tuple[tuple[object, str, Any], ...] = ()
-    reading: Reading = Reading()
-    without: Without = Without()
+    reading: Reading = field(default_factory=Reading)
+    without: Without = field(default_factory=Without)
     focus: frozenset[str] = frozenset()
     """The families of steps that the search for its counterexample has in every run."""
     runs: int = 600

@@ -57,24 +57,24 @@ class ScriptedCluster:
     asked: int = 0
 
     async def jobset(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        found = await self._read(JOBSETS, f"JobSet {name}", _named(namespace, name))
+        found = await self._read(JOBSETS, "the JobSet", _named(namespace, name))
         return found[0] if found else None
 
     async def node(self, name: str) -> Mapping[str, Any] | None:
         found = await self._read(NODES, f"node {name}", _named("", name))
         return found[0] if found else None
 
-    async def jobs(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:
-        yield Page(await self._read(JOBS, f"Jobs {selector}", _labelled(namespace, selector)), more=False)
+    async def jobs(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:  # noqa: ARG002
+        yield Page(await self._read(JOBS, "the Jobs", _labelled(namespace, selector)), more=False)
 
-    async def pods(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:
+    async def pods(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:  # noqa: ARG002
         labelled = _labelled(namespace, selector)
         remaining = field_selector(NOT_TERMINAL, ("", "pods"))
 
         def selected(items: list[Object]) -> list[Object]:
             return [pod for pod in labelled(items) if remaining is None or remaining(pod)]
 
-        yield Page(await self._read(PODS, f"pods {selector}", selected), more=False)
+        yield Page(await self._read(PODS, f"the pods by {_told_selector(selector)}", selected), more=False)
 
     def unanswered(self, what: str, *, seconds: float) -> Failure:
         return Failure(what, f"no answer within {seconds} s", "try again")
@@ -86,6 +86,10 @@ class ScriptedCluster:
         self.waiting.append(read)
         self.asked += 1
         return await read.answered
+
+
+def _told_selector(selector: str) -> str:
+    return "JobSet name" if selector.startswith(question.JOBSET_NAME_LABEL) else "job-id and submission"
 
 
 def _named(namespace: str, name: str) -> Callable[[list[Object]], list[Object]]:

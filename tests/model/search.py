@@ -1,4 +1,4 @@
-"""Searching the model: seeded runs of weighted steps until one fails, and the shortest run that fails the same way.
+"""Searching the model: seeded runs of weighted steps until one fails, and the shortest that fails like it.
 
 Hypothesis draws and shrinks the state machine of `machine`; this goes through several times as many steps in
 the same time, and is what finds what is rare.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,11 +17,13 @@ from tests.model.machine import Tally, come_to_life
 from tests.model.steps import Step, steps
 
 STEPS_OF_A_RUN = 50
+STEPS_FROM_A_WAY = 15
 _SHARES_OF_FAMILIES = (0.0, 0.1, 0.4)
-"""How many of the families of steps a run has: few, to look at those closely, or many, to see them together."""
+"""How many of the families of steps a run has: few, to look at them closely, or many, together."""
 _MOST_TRIES = 40
 _WEIGHT_IN_FOCUS = 3
-_ALWAYS_IN = frozenset({"everyone", "one name", "exceptions"})
+_LANDMARKS_TO_CHOOSE_FROM = 8
+_ALWAYS_IN = frozenset({"everyone", "one name", "commits", "exceptions"})
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,32 @@ class Outcome:
 
     tally: Tally
     found: Found | None
+
+
+class _Ways:
+    """The ways to places where no run has been before: every other run begins with one."""
+
+    def __init__(self) -> None:
+        self._ways: dict[int, tuple[Step, ...]] = {}
+        self._landmarks: list[int] = []
+        self._begun: Counter[int] = Counter()
+
+    def remember(self, landmark: int, way: Sequence[Step]) -> None:
+        """Remember the shortest way to a place."""
+        known = self._ways.get(landmark)
+        if known is None:
+            self._landmarks.append(landmark)
+        if known is None or len(way) < len(known):
+            self._ways[landmark] = tuple(way)
+
+    def one(self, chance: random.Random) -> tuple[Step, ...]:
+        """A way to begin with, or none."""
+        if not self._landmarks or chance.random() < 0.5:
+            return ()
+        some = [chance.choice(self._landmarks) for _ in range(_LANDMARKS_TO_CHOOSE_FROM)]
+        rarest = min(some, key=lambda landmark: self._begun[landmark])
+        self._begun[rarest] += 1
+        return self._ways[rarest]
 
 
 def search(
@@ -61,6 +90,7 @@ def search(
     ends = None if seconds is None else time.monotonic() + seconds
     # Not for secrets.
     chance = random.Random(seed)  # noqa: S311
+    ways = _Ways()
     while (
         (runs is None or tally.runs < runs)
         and (steps_at_most is None or tally.steps < steps_at_most)
@@ -69,7 +99,8 @@ def search(
         tally.runs += 1
         taken: list[Step] = []
         try:
-            _run(settings, table, chance, taken, tally, first, focus, ends_live=ends_live)
+            begin = first or ways.one(chance)
+            _run(settings, table, chance, taken, tally, begin, focus, ways, ends_live=ends_live)
         except ViolationError as violation:
             return Outcome(tally, shortest(settings, taken, violation, ends_live=ends_live))
     return Outcome(tally, None)
@@ -99,6 +130,7 @@ def _run(
     tally: Tally,
     first: Sequence[Step],
     focus: Collection[str],
+    ways: _Ways,
     *,
     ends_live: bool,
 ) -> None:
@@ -108,7 +140,7 @@ def _run(
     enabled = [step for step in table if step.family in within for _ in range(_weight(step, focus))]
     cluster = Cluster(settings)
     try:
-        for number in range(len(first) + STEPS_OF_A_RUN):
+        for number in range(len(first) + STEPS_FROM_A_WAY if first else STEPS_OF_A_RUN):
             step = first[number] if number < len(first) else _chosen(enabled, cluster, chance)
             if step is None or not step.can(cluster):
                 continue
@@ -118,6 +150,7 @@ def _run(
             if tally.states is not None:
                 tally.states.add(cluster.fingerprint())
             cluster.check()
+            ways.remember(cluster.landmark(), taken)
         if ends_live:
             _end(cluster)
     finally:

@@ -174,8 +174,8 @@ def _guard() -> Iterator[Step]:
     yield Step("slow questions", _asked, lambda c: c.answer(_asking(c)[0]), 3)
     yield Step("failing reads", _asked, lambda c: c.fail_read(_asking(c)[0]), 3)
     yield Step("failing reads", _asked, lambda c: c.fail_reads(_asking(c)[0]), 3)
-    yield Step("slow writes", _answered, lambda c: c.commit(_decided(c)[0]), 12)
-    yield Step("slow writes", _answered, lambda c: c.commit(_decided(c)[-1]), 4)
+    yield Step("commits", _answered, lambda c: c.commit(_decided(c)[0]), 12)
+    yield Step("commits", _answered, lambda c: c.commit(_decided(c)[-1]), 4)
 
 
 def _asking(c: Cluster) -> list[Write]:
@@ -357,7 +357,7 @@ def _may_be_deleted(c: Cluster, node: str) -> bool:
 # What the rule does not promise.
 
 
-def _exceptions(allow: Exceptions) -> Iterator[Step]:
+def _exceptions(allow: Exceptions) -> Iterator[Step]:  # noqa: C901 - one by one
     if allow.force_delete:
         yield Step("exceptions", _pods_remain, lambda c: c.delete_pod(_remaining(c)[0], force=True), 6)
     if allow.failure_recovery:
@@ -373,6 +373,8 @@ def _exceptions(allow: Exceptions) -> Iterator[Step]:
         yield Step("exceptions", _has_jobset, lambda c: c.delete_jobset(_jobset(c)), 6)
     if allow.jobset_restarts:
         yield Step("exceptions", _has_jobset, lambda c: c.restart_jobset(_jobset(c)), 6)
+    if allow.old_leaders:
+        yield Step("exceptions", lambda c: bool(c.old_plans), Cluster.write_as_an_old_leader, 12)
     if allow.views_go_back:
         for name in CONTROLLERS:
             for back in range(1, 5):

@@ -69,29 +69,40 @@ def _changes(kind: Kind, name: str, before: Object, after: Object, executions: E
     if is_terminating(after) and not is_terminating(before):
         yield f"deletes {name}: Terminating"
     if kind is PODS:
-        if after["spec"].get("nodeName") != before["spec"].get("nodeName"):
-            yield f"puts {name} on {after['spec']['nodeName']}"
-        phase = (after.get("status") or {}).get("phase")
-        if phase != (before.get("status") or {}).get("phase"):
-            yield f"reports {name}: {phase}"
-        return
-    if kind is NODES:
-        for key in ("unreachable", "out-of-service"):
-            taint = f"node.kubernetes.io/{key}"
-            if has_taint(after, taint) != has_taint(before, taint):
-                yield f"{'taints' if has_taint(after, taint) else 'clears'} {name}: {key}"
-        return
-    if bool(after["spec"].get("suspend")) != bool(before["spec"].get("suspend")):
-        if after["spec"].get("suspend"):
-            yield f"suspends {name}"
-        else:
-            order = executions.order(after)
-            yield f"resumes {name}{f', for {order.told}' if order else ''}"
-    for condition in ("Suspended", *_FINISHED):
-        status = condition_status(after, condition)
-        if status == condition_status(before, condition):
-            continue
-        if condition == "Suspended" and kind is not TRAINJOBS:
-            yield f"confirms that {name} is {'suspended' if status == 'True' else 'resumed'}"
-        elif condition in _FINISHED and status == "True":
+        yield from _changes_of_a_pod(name, before, after)
+    elif kind is NODES:
+        yield from _changes_of_a_node(name, before, after)
+    else:
+        yield from _changes_of_an_order(kind, name, before, after, executions)
+
+
+def _changes_of_a_pod(name: str, before: Object, after: Object) -> Iterator[str]:
+    if after["spec"].get("nodeName") != before["spec"].get("nodeName"):
+        yield f"puts {name} on {after['spec']['nodeName']}"
+    phase = (after.get("status") or {}).get("phase")
+    if phase != (before.get("status") or {}).get("phase"):
+        yield f"reports {name}: {phase}"
+
+
+def _changes_of_a_node(name: str, before: Object, after: Object) -> Iterator[str]:
+    for key in ("unreachable", "out-of-service"):
+        taint = f"node.kubernetes.io/{key}"
+        if has_taint(after, taint) != has_taint(before, taint):
+            yield f"{'taints' if has_taint(after, taint) else 'clears'} {name}: {key}"
+
+
+def _changes_of_an_order(
+    kind: Kind, name: str, before: Object, after: Object, executions: Executions
+) -> Iterator[str]:
+    suspended = bool(after["spec"].get("suspend"))
+    if suspended and not before["spec"].get("suspend"):
+        yield f"suspends {name}"
+    if before["spec"].get("suspend") and not suspended:
+        order = executions.order(after)
+        yield f"resumes {name}{f', for {order.told}' if order else ''}"
+    confirmed = condition_status(after, "Suspended")
+    if kind is not TRAINJOBS and confirmed != condition_status(before, "Suspended"):
+        yield f"confirms that {name} is {'suspended' if confirmed == 'True' else 'resumed'}"
+    for condition in _FINISHED:
+        if condition_status(after, condition) == "True" != condition_status(before, condition):
             yield f"says that {name} is {condition}"
