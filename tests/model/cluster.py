@@ -138,7 +138,7 @@ class Cluster:
         self.settings = settings
         self.allow = settings.exceptions
         self.story = Story()
-        self.loop = VirtualLoop()
+        self.loop = VirtualLoop()  # type: ignore[abstract] # what the question does not need is not there
         policy = "TerminatingOrFailed" if self.allow.pods_replaced else "Failed"
         self.api = ApiServer(START, {"podReplacementPolicy": policy})
         self.writes: list[Write] = []
@@ -440,19 +440,23 @@ class Cluster:
             actor.learn(written.kind, answer)
 
     def _commit(self, actor: Actor, planned: Planned) -> Written | None:
-        match planned.write:
-            case Create(kind, body):
-                written = self.api.create(kind, body)
-            case Patch(kind, namespace, name, body, subresource):
-                if kind is TRAINJOBS and not subresource:
-                    return self._through_admission(actor, name, body)
-                written = self.api.patch(kind, namespace, name, body, subresource)
-            case Delete(kind, namespace, name, uid, grace_seconds):
-                written = self.api.delete(kind, namespace, name, uid, grace_seconds)
-            case Bind(namespace, name, uid, node):
-                written = self.api.bind(namespace, name, uid, node)
+        write = planned.write
+        if isinstance(write, Patch) and write.kind is TRAINJOBS and not write.subresource:
+            return self._through_admission(actor, write.name, write.body)
+        written = self._made(write)
         self._committed(actor.name, written, planned)
         return written
+
+    def _made(self, write: Create | Patch | Delete | Bind) -> Written:
+        match write:
+            case Create(kind, body):
+                return self.api.create(kind, body)
+            case Patch(kind, namespace, name, body, subresource):
+                return self.api.patch(kind, namespace, name, body, subresource)
+            case Delete(kind, namespace, name, uid, grace_seconds):
+                return self.api.delete(kind, namespace, name, uid, grace_seconds)
+            case Bind(namespace, name, uid, node):
+                return self.api.bind(namespace, name, uid, node)
 
     def _committed(self, who: str, written: Written, planned: Planned | None = None) -> None:
         self._hand_down(written, planned or Planned(Bind("", "", "", "")))

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 
-class VirtualLoop(asyncio.BaseEventLoop):
+class VirtualLoop(asyncio.AbstractEventLoop):
     """Runs callbacks in the order in which they became ready."""
 
     def __init__(self) -> None:
@@ -56,14 +56,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def is_closed(self) -> bool:
         return False
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
@@ -71,7 +71,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         heapq.heappush(self._timers, (when, self._scheduled, handle))
         return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self._time + delay, callback, *args, context=context)

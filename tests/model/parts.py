@@ -21,7 +21,7 @@ from webhook.verdict import RemainingPod, Unsettled, Verdict, decide, read_remai
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the rule; `replaced` are the names in the decision code that are something else without it."""
+    """A part of the rule; `replaced` are the names in the decision code that something else replaces."""
 
     name: str
     replaced: tuple[tuple[object, str, Any], ...] = ()
@@ -166,13 +166,17 @@ JOBS_AFTER_JOBSET = Part(
     "the Jobs are read after the JobSet",
     reading=Reading(early=frozenset({JOBS})),
     focus=_of(
-        "stalls of JobSet controller", "stalls of Job controller", "deletion", "collector", "slow questions"
+        "stalls of JobSet controller",
+        "stalls of Job controller",
+        "collector",
+        "slow questions",
+        "stuck orders",
     ),
 )
 PODS_AFTER_JOBS = Part(
     "the pods are read after the Jobs",
     reading=Reading(early=frozenset({PODS})),
-    focus=_of("stalls of Job controller", "deletion", "collector", "slow questions", "lost nodes"),
+    focus=_of("stalls of Job controller", "collector", "slow questions", "lost nodes", "stuck orders"),
 )
 TRAINJOB_IS_AN_ORDER = Part(
     "a TrainJob that is not suspended is an order",

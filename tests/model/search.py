@@ -100,7 +100,7 @@ def search(
         taken: list[Step] = []
         try:
             begin = first or ways.one(chance)
-            _run(settings, table, chance, taken, tally, begin, focus, ways, ends_live=ends_live)
+            _run(settings, table, chance, taken, tally, ways, first=begin, focus=focus, ends_live=ends_live)
         except ViolationError as violation:
             return Outcome(tally, shortest(settings, taken, violation, ends_live=ends_live))
     return Outcome(tally, None)
@@ -128,10 +128,10 @@ def _run(
     chance: random.Random,
     taken: list[Step],
     tally: Tally,
-    first: Sequence[Step],
-    focus: Collection[str],
     ways: _Ways,
     *,
+    first: Sequence[Step],
+    focus: Collection[str],
     ends_live: bool,
 ) -> None:
     families = sorted({step.family for step in table})

@@ -92,8 +92,10 @@ def _clients() -> Iterator[Step]:
                 yield Step("labels", partial(may_resume, name=name), rewrite)
         yield Step("deletion", partial(_has, name=name), partial(_delete, name=name), weight)
         for suspended in (True, False):
-            force = partial(_apply_by_force, name=name, suspended=suspended)
+            force = partial(_apply_by_force, name=name, suspended=suspended, pace=Pace.AT_ONCE)
             yield Step("deletion", partial(_may_change, name=name), force, weight)
+        force = partial(_apply_by_force, name=name, suspended=False, pace=Pace.SLOW)
+        yield Step("slow questions", partial(_may_change, name=name), force, weight * 2)
         yield Step("Kueue", partial(_may_preempt, name=name), partial(Cluster.evict, name=name), weight)
 
 
@@ -159,10 +161,10 @@ def _delete(c: Cluster, *, name: str) -> None:
     c.delete_trainjob("kubectl", name)
 
 
-def _apply_by_force(c: Cluster, *, name: str, suspended: bool) -> None:
+def _apply_by_force(c: Cluster, *, name: str, suspended: bool, pace: Pace) -> None:
     c.story.tell(f"kubectl apply --force {name}:")
     c.delete_trainjob("kubectl", name)
-    _make(c, name=name, suspended=suspended)
+    _make(c, name=name, suspended=suspended, pace=pace)
 
 
 # The guard's question, and the commit.
@@ -221,6 +223,9 @@ def _controllers() -> Iterator[Step]:
                 yield Step("lagging views", partial(_lags, name=name, kind=kind), see, often)
         yield Step("lagging views", partial(_has_no_plan, name=name), partial(_decide, name=name), often)
         yield Step("single writes", partial(_has_plan, name=name), partial(_write, name=name), often * 2)
+        if name in CONTROLLERS:
+            stuck = partial(_get_stuck, name=name)
+            yield Step("stuck orders", partial(_may_get_stuck, name=name), stuck, 3)
         if name not in KUBELETS:
             yield Step("failovers", _always, partial(_fail_over, name=name))
     yield Step("collector", lambda c: not c.collector_stalled, lambda c: c.stall_collector(True), 3)
@@ -230,6 +235,18 @@ def _controllers() -> Iterator[Step]:
 
 def _restless(c: Cluster) -> bool:
     return c.restless
+
+
+def _may_get_stuck(c: Cluster, name: str) -> bool:
+    return _goes(c, name) and _may_make(c, NAMES[0])
+
+
+def _get_stuck(c: Cluster, *, name: str) -> None:
+    """An order comes as far as one controller, which stalls, and the garbage collector too."""
+    c.stall(c.actors[name], 0)
+    _make(c, name=NAMES[0], suspended=False)
+    c.run_controllers()
+    c.stall_collector(True)
 
 
 def _always(_: Cluster) -> bool:
