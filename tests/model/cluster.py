@@ -442,7 +442,7 @@ class Cluster:
     def _commit(self, actor: Actor, planned: Planned) -> Written | None:
         write = planned.write
         if isinstance(write, Patch) and write.kind is TRAINJOBS and not write.subresource:
-            return self._through_admission(actor, write.name, write.body)
+            return self._through_admission(actor, planned, write)
         written = self._made(write)
         self._committed(actor.name, written, planned)
         return written
@@ -534,8 +534,9 @@ class Cluster:
 
     # -- writes to TrainJobs
 
-    def _through_admission(self, actor: Actor, name: str, body: Object) -> Written | None:
+    def _through_admission(self, actor: Actor, planned: Planned, patch: Patch) -> Written | None:
         """A controller's write to a TrainJob; None while the guard is asked."""
+        name, body = patch.name, patch.body
         found = self.api.current(TRAINJOBS, NAMESPACE, name)
 
         def change(current: Object) -> Object:
@@ -546,7 +547,8 @@ class Cluster:
         if self._hasty(found, new) or (starts and not self.may_admit(name)):
             raise RefusedError("the model's clients would wait")
         write = Write(actor.name, f"patches {name}", "UPDATE", name, change, found, new, self.api.revision)
-        write.by = actor
+        if actor.next_write() is planned:
+            write.by = actor
         return self._submit(write)
 
     def update(

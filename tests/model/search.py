@@ -18,8 +18,10 @@ from tests.model.steps import Step, steps
 
 STEPS_OF_A_RUN = 50
 STEPS_FROM_A_WAY = 15
-_SHARES_OF_FAMILIES = (0.0, 0.1, 0.4)
+_SHARES_OF_FAMILIES = (0.2, 0.4, 0.6)
+_SHARES_IN_FOCUS = (0.0, 0.1, 0.4)
 """How many of the families of steps a run has: few, to look at them closely, or many, together."""
+
 _MOST_TRIES = 40
 _WEIGHT_IN_FOCUS = 3
 _LANDMARKS_TO_CHOOSE_FROM = 8
@@ -44,7 +46,7 @@ class Outcome:
 
 
 class _Ways:
-    """The ways to places where no run has been before: every other run begins with one."""
+    """The ways to places where few runs have been."""
 
     def __init__(self) -> None:
         self._ways: dict[int, tuple[Step, ...]] = {}
@@ -83,7 +85,8 @@ def search(
 ) -> Outcome:
     """Run until something is found, or one of the limits is reached; the same seed takes the same steps.
 
-    Every run begins with the steps in `first`, and has the families of steps in `focus`.
+    Every run begins with the steps in `first`. With families of steps in `focus` every run has those, the
+    others less often, and every other run begins where few have been.
     """
     tally = Tally(states=set() if count_states else None)
     table = steps(settings.exceptions)
@@ -99,7 +102,7 @@ def search(
         tally.runs += 1
         taken: list[Step] = []
         try:
-            begin = first or ways.one(chance)
+            begin = first or (ways.one(chance) if focus else ())
             _run(settings, table, chance, taken, tally, ways, first=begin, focus=focus, ends_live=ends_live)
         except ViolationError as violation:
             return Outcome(tally, shortest(settings, taken, violation, ends_live=ends_live))
@@ -135,7 +138,7 @@ def _run(
     ends_live: bool,
 ) -> None:
     families = sorted({step.family for step in table})
-    share = chance.choice(_SHARES_OF_FAMILIES)
+    share = chance.choice(_SHARES_IN_FOCUS if focus else _SHARES_OF_FAMILIES)
     within = {f for f in families if f in _ALWAYS_IN or f in focus or chance.random() < share}
     enabled = [step for step in table if step.family in within for _ in range(_weight(step, focus))]
     cluster = Cluster(settings)

@@ -41,7 +41,7 @@ def test_the_rule_holds_in_every_run_of_the_state_machine() -> None:
 
 
 def test_the_rule_holds_and_a_wanted_admission_happens() -> None:
-    outcome = search(STRICT, seed=1, runs=700, count_states=True)
+    outcome = search(STRICT, seed=1, runs=500, count_states=True)
     assert outcome.found is None, outcome.found.story
     assert outcome.tally.states is not None
     assert len(outcome.tally.states) > 10_000
