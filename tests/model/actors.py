@@ -20,6 +20,7 @@ from webhook.sandbox.controllers import (
 )
 from webhook.sandbox.controllers.kinds import (
     JOBS,
+    JOBSET_NAME,
     JOBSETS,
     NODES,
     PODS,
@@ -29,6 +30,7 @@ from webhook.sandbox.controllers.kinds import (
     controlled_by,
     is_terminal,
     is_terminating,
+    owner_reference,
 )
 from webhook.sandbox.controllers.kubelets import Machines
 from webhook.sandbox.controllers.planning import Create, Patch, Plan, Write
@@ -144,19 +146,44 @@ class Trainer(Actor):
 
 
 class JobSetController(Actor):
-    def __init__(self, api: ApiServer) -> None:
-        super().__init__("JobSet controller", api, jobset.WATCHED, jobset.reconcile)
+    """`adopts_namesakes`: as the real one, it takes a Job for its own by the name of the owner, not by its uid.
+
+    Its index of Jobs is of owner names (SetupJobSetIndexes in jobset's pkg/controllers/jobset_controller.go):
+    it resumes the suspended Job of a JobSet that is gone, which the garbage collector then removes.
+    """
+
+    def __init__(self, api: ApiServer, *, adopts_namesakes: bool) -> None:
+        self._adopts_namesakes = adopts_namesakes
+        super().__init__("JobSet controller", api, jobset.WATCHED, self._reconcile)
+
+    def _reconcile(self, world: World, now: datetime) -> Plan:
+        if not self._adopts_namesakes:
+            return jobset.reconcile(world, now)
+        jobs = [self._adopted(item) for item in world.all(JOBS)]
+        return jobset.reconcile(World.of((JOBSETS, world.all(JOBSETS)), (JOBS, jobs)), now)
+
+    def _adopted(self, item: Object) -> Object:
+        owner = self._owner(item)
+        if owner is None:
+            return item
+        return {**item, "metadata": {**item["metadata"], "ownerReferences": [owner_reference(owner)]}}
+
+    def _owner(self, item: Object | None) -> Object | None:
+        for found in self.world.all(JOBSETS):
+            name = found["metadata"]["name"]
+            namesake = self._adopts_namesakes and item and item["metadata"]["labels"].get(JOBSET_NAME) == name
+            if item and (namesake or controlled_by(item, found)):
+                return found
+        return None
 
     def planned(self, write: Write) -> Planned:
         if isinstance(write, Create):
-            job_object: Object | None = write.body
-        elif isinstance(write, Patch) and write.kind is JOBS:
-            job_object = self.world.get(JOBS, write.namespace, write.name)
-        else:
-            return Planned(write)
-        owners = self.world.all(JOBSETS)
-        owner = next((o for o in owners if job_object and controlled_by(job_object, o)), None)
-        return _on_behalf(self._api, write, owner)
+            return _on_behalf(self._api, write, self._owner(write.body))
+        if isinstance(write, Patch) and write.kind is JOBS:
+            return _on_behalf(
+                self._api, write, self._owner(self.world.get(JOBS, write.namespace, write.name))
+            )
+        return Planned(write)
 
 
 class JobController(Actor):

@@ -152,7 +152,7 @@ class Cluster:
         self.api.create(LOCAL_QUEUES, queue)
         self.kubelets = {name: Kubelet(self.api, name) for name in MACHINES}
         self.trainer = Trainer(self.api)
-        self.jobset = JobSetController(self.api)
+        self.jobset = JobSetController(self.api, adopts_namesakes=self.allow.namesakes_adopted)
         self.job = JobController(self.api)
         self.actors: dict[str, Actor] = {
             actor.name: actor

@@ -22,6 +22,9 @@ from tests.model.search import Outcome, search, search_in_stages
 
 STRICT = Settings(only_latest=True)
 
+MOST_RUNS = 400
+"""How many runs find the counterexample of any part at the most."""
+
 
 def test_the_rule_holds_in_every_run_of_the_state_machine() -> None:
     tally = Tally()
@@ -53,7 +56,7 @@ COVERED_BY = {parts.OLD_LABELS: parts.BY_JOBSET_NAME}
 
 @pytest.mark.parametrize("part", [p for p in PARTS if p not in COVERED_BY], ids=lambda part: part.name)
 def test_without_a_part_of_the_rule_the_model_finds_a_counterexample(part: Part) -> None:
-    outcome = _without(part, runs=part.runs)
+    outcome = _without(part, runs=MOST_RUNS, seed=part.seed)
     assert outcome.found is not None
     assert outcome.found.what in (OUTLIVED, TWO_AT_ONCE)
     print(f"without {part.name}: after {outcome.tally.runs} runs and {outcome.tally.steps} steps")  # noqa: T201
@@ -85,7 +88,7 @@ TWO_AT_ONCE_WITHOUT = [
 def test_from_there_the_model_finds_two_executions_at_once(part: Part) -> None:
     with part.switched_off():
         settings = settings_without([part], Exceptions(), only_latest=True)
-        outcome = search_in_stages(settings, runs=part.runs, focus=part.focus)
+        outcome = search_in_stages(settings, seed=part.seed, runs=MOST_RUNS, focus=part.focus)
     assert outcome.found is not None
     assert outcome.found.what == TWO_AT_ONCE, outcome.found.story
 
@@ -116,6 +119,7 @@ EXCEPTED = [
     Excepted("deletions_unseen", ("lagging views", "deletion")),
     Excepted("old_leaders", ("failovers", "stalls of Job controller", "failing processes", "time"), 2000),
     Excepted("views_go_back", ("failing processes", "time", "lagging views")),
+    Excepted("namesakes_adopted", ("deletion", "collector", "lost nodes")),
     Excepted("two_names", ("another name",)),
 ]
 
@@ -149,12 +153,13 @@ def test_a_story_tells_in_numbered_lines_what_led_there() -> None:
     assert "admission 2" in lines[-1]
 
 
-def _without(*switched_off: Part, runs: int) -> Outcome:
+def _without(*switched_off: Part, runs: int, seed: int = 0) -> Outcome:
     with ExitStack() as stack:
         for part in switched_off:
             stack.enter_context(part.switched_off())
         return search(
             settings_without(switched_off, Exceptions(), only_latest=True),
+            seed=seed,
             runs=runs,
             ends_live=False,
             focus={family for part in switched_off for family in part.focus},
