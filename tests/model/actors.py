@@ -146,7 +146,7 @@ class Trainer(Actor):
 
 
 class JobSetController(Actor):
-    """`adopts_namesakes`: as the real one, it takes a Job for its own by the name of the owner, not by its uid.
+    """`adopts_namesakes`: like the real one, it takes a Job for its own by its owner's name, not by the uid.
 
     Its index of Jobs is of owner names (SetupJobSetIndexes in jobset's pkg/controllers/jobset_controller.go):
     it resumes the suspended Job of a JobSet that is gone, which the garbage collector then removes.

@@ -42,7 +42,7 @@ class Exceptions:
     views_go_back: bool = False
     """A controller's new leader has an older view than the one before it."""
     namesakes_adopted: bool = False
-    """The JobSet controller resumes a Job of a JobSet that is gone, before the garbage collector removes it."""
+    """The JobSet controller resumes a Job of a JobSet that is gone, which is then collected."""
     two_names: bool = False
     """A second TrainJob of the same job-id and submission is admitted before the first is stopped."""
 

@@ -61,7 +61,7 @@ def settings_without(parts: Sequence[Part], exceptions: Exceptions, *, only_late
 def _by_execution(subject: Subject) -> list[str]:
     return [
         f"{JOB_ID_LABEL}={execution.job_id},{SUBMISSION_LABEL}={execution.submission}"
-        for execution in subject.executions
+        for execution in sorted(subject.executions, key=lambda one: (one.job_id, one.submission))
     ]
 
 

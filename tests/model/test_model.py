@@ -75,22 +75,30 @@ def test_without_the_old_objects_labels_and_what_covers_them_the_model_finds_a_c
 
 
 TWO_AT_ONCE_WITHOUT = [
-    parts.BY_EXECUTION,
-    parts.CREATE,
-    parts.UN_SUSPEND,
-    parts.TERMINATING,
-    parts.JOBS_SETTLED,
-    parts.JOBSET_SETTLED,
+    (parts.BY_JOBSET_NAME, 4),
+    (parts.BY_EXECUTION, 0),
+    (parts.CREATE, 0),
+    (parts.UN_SUSPEND, 0),
 ]
 
 
-@pytest.mark.parametrize("part", TWO_AT_ONCE_WITHOUT, ids=lambda part: part.name)
-def test_from_there_the_model_finds_two_executions_at_once(part: Part) -> None:
+@pytest.mark.parametrize(("part", "seed"), TWO_AT_ONCE_WITHOUT, ids=lambda value: getattr(value, "name", ""))
+def test_without_it_the_model_finds_two_executions_at_once(part: Part, seed: int) -> None:
+    with part.switched_off():
+        settings = settings_without([part], Exceptions(), only_latest=False)
+        focus = {*part.focus, "lost nodes"}
+        outcome = search(settings, seed=seed, runs=MOST_RUNS, ends_live=False, focus=focus)
+    assert outcome.found is not None
+    assert outcome.found.what == TWO_AT_ONCE
+
+
+@pytest.mark.parametrize("part", [parts.TERMINATING, parts.JOBSET_SETTLED], ids=lambda part: part.name)
+def test_from_an_execution_that_outlives_it_gets_to_two_at_once(part: Part) -> None:
     with part.switched_off():
         settings = settings_without([part], Exceptions(), only_latest=True)
         outcome = search_in_stages(settings, seed=part.seed, runs=MOST_RUNS, focus=part.focus)
     assert outcome.found is not None
-    assert outcome.found.what == TWO_AT_ONCE, outcome.found.story
+    assert outcome.found.what == TWO_AT_ONCE
 
 
 @dataclass(frozen=True)
