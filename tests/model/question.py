@@ -14,6 +14,7 @@ from tests.model.apiserver import ApiServer
 from tests.model.loop import VirtualLoop
 from webhook import guard, question
 from webhook.cluster import NOT_TERMINAL, Page, ReadFailedError
+from webhook.observer import NOBODY, Observer
 from webhook.review import GroupVersionKind, GroupVersionResource, Request
 from webhook.sandbox.controllers.kinds import JOBS, JOBSETS, NODES, PODS, Kind, Object
 from webhook.sandbox.selectors import field_selector, label_selector
@@ -55,6 +56,7 @@ class ScriptedCluster:
     loop: VirtualLoop
     waiting: list[Read] = field(default_factory=list)
     asked: int = 0
+    observer: Observer = NOBODY
 
     async def jobset(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         found = await self._read(JOBSETS, "the JobSet", _named(namespace, name))

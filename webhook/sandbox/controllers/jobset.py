@@ -78,10 +78,11 @@ def _follow_suspension(jobset: Object, job: Object, wanted: Object) -> Chain:
     suspend, suspended = bool(jobset["spec"].get("suspend")), bool(job["spec"].get("suspend"))
     if suspend == suspended:
         return []
-    # The real one updates the whole Job: refused (409) when it changed since it was seen.
-    seen = {"resourceVersion": job["metadata"]["resourceVersion"]}
     if suspend:
-        return [patch(JOBS, job, {"metadata": seen, "spec": {"suspend": True}})]
+        return [patch(JOBS, job, {"spec": {"suspend": True}})]
+    # The real one updates the whole Job: what would start pods is refused (409) when the Job changed since it
+    # was seen. So would be a suspension, which is tried again then; here it needs no second try.
+    seen = {"resourceVersion": job["metadata"]["resourceVersion"]}
     template = {"metadata": wanted["spec"]["template"]["metadata"]}
     return [patch(JOBS, job, {"metadata": seen, "spec": {"suspend": False, "template": template}})]
 
