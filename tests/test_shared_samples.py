@@ -80,4 +80,6 @@ async def test_a_recorded_review_is_denied_if_it_admits_and_allowed_if_not(recor
             assert (response["allowed"], told.verdict, asked) == (True, "NoAdmission", [])
         case Asked(name, executions, because):
             assert (response["allowed"], told.verdict, told.because) == (False, "PodsRemain", because)
-            assert asked == [Subject("default", name, executions)]
+            old = orjson.loads(body)["request"]["oldObject"]
+            uid = old["metadata"]["uid"] if old else ""
+            assert asked == [Subject("default", name, executions, trainjob_uid=uid)]

@@ -144,7 +144,7 @@ def test_a_jobset_is_settled_if_it_can_start_nothing(
 ) -> None:
     document = jobset(suspend=suspend, conditions=conditions, generation=generation, deleting=deleting)
     unsettled = [] if settled else [Unsettled("JobSet", "llama", suspended=suspend is True)]
-    assert read_unsettled_jobset(document) == unsettled
+    assert read_unsettled_jobset(document, trainjob_uid="") == unsettled
 
 
 @ORDERS
@@ -157,32 +157,32 @@ def test_a_job_is_settled_if_it_can_start_nothing(
 ) -> None:
     document = job(suspend=suspend, conditions=conditions, generation=generation, deleting=deleting)
     unsettled = [] if settled else [Unsettled("Job", "llama-node-0", suspended=suspend is True)]
-    assert read_unsettled_jobs([document]) == unsettled
+    assert read_unsettled_jobs([document], jobset_uid="") == unsettled
 
 
 def test_an_absent_jobset_is_settled() -> None:
-    assert read_unsettled_jobset(None) == []
+    assert read_unsettled_jobset(None, trainjob_uid="") == []
 
 
 def test_no_jobs_are_settled() -> None:
-    assert read_unsettled_jobs([]) == []
+    assert read_unsettled_jobs([], jobset_uid="") == []
 
 
 @pytest.mark.parametrize("state", ["Completed", "Failed"])
 @pytest.mark.parametrize("suspend", [True, False, None])
 def test_a_finished_jobset_is_settled(state: str, suspend: bool | None) -> None:
-    assert read_unsettled_jobset(jobset(suspend=suspend, terminal_state=state)) == []
+    assert read_unsettled_jobset(jobset(suspend=suspend, terminal_state=state), trainjob_uid="") == []
 
 
 def test_a_jobset_is_not_finished_by_an_empty_terminal_state() -> None:
-    assert read_unsettled_jobset(jobset(suspend=False, terminal_state="")) == [
+    assert read_unsettled_jobset(jobset(suspend=False, terminal_state=""), trainjob_uid="") == [
         Unsettled("JobSet", "llama", suspended=False)
     ]
 
 
 @pytest.mark.parametrize("condition", ["Completed", "Failed"])
 def test_a_jobset_older_than_terminal_state_is_not_known_to_be_finished(condition: str) -> None:
-    assert read_unsettled_jobset(jobset(suspend=False, conditions={condition: "True"})) == [
+    assert read_unsettled_jobset(jobset(suspend=False, conditions={condition: "True"}), trainjob_uid="") == [
         Unsettled("JobSet", "llama", suspended=False)
     ]
 
@@ -190,7 +190,7 @@ def test_a_jobset_older_than_terminal_state_is_not_known_to_be_finished(conditio
 @pytest.mark.parametrize("condition", ["Complete", "Failed"])
 @pytest.mark.parametrize("suspend", [True, False, None])
 def test_a_finished_job_is_settled(condition: str, suspend: bool | None) -> None:
-    assert read_unsettled_jobs([job(suspend=suspend, conditions={condition: "True"})]) == []
+    assert read_unsettled_jobs([job(suspend=suspend, conditions={condition: "True"})], jobset_uid="") == []
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,9 @@ def test_a_finished_job_is_settled(condition: str, suspend: bool | None) -> None
 )
 def test_a_job_that_is_only_on_its_way_to_finish_is_not_settled(condition: str, status: str) -> None:
     running = job(suspend=False, conditions={condition: status})
-    assert read_unsettled_jobs([running]) == [Unsettled("Job", "llama-node-0", suspended=False)]
+    assert read_unsettled_jobs([running], jobset_uid="") == [
+        Unsettled("Job", "llama-node-0", suspended=False)
+    ]
 
 
 def test_each_job_that_is_not_settled_is_told() -> None:
@@ -215,7 +217,7 @@ def test_each_job_that_is_not_settled_is_told() -> None:
         job("c", suspend=True),
         job("d", conditions={"Complete": "True"}),
     ]
-    assert read_unsettled_jobs(items) == [
+    assert read_unsettled_jobs(items, jobset_uid="") == [
         Unsettled("Job", "a", suspended=False),
         Unsettled("Job", "c", suspended=True),
     ]
@@ -223,10 +225,10 @@ def test_each_job_that_is_not_settled_is_told() -> None:
 
 @pytest.mark.parametrize("status", [None, {}, {"conditions": None}, {"conditions": []}])
 def test_a_suspended_object_without_conditions_is_not_settled(status: Document | None) -> None:
-    assert read_unsettled_jobs([job() | {"status": status}]) == [
+    assert read_unsettled_jobs([job() | {"status": status}], jobset_uid="") == [
         Unsettled("Job", "llama-node-0", suspended=True)
     ]
-    assert read_unsettled_jobset(jobset() | {"status": status}) == [
+    assert read_unsettled_jobset(jobset() | {"status": status}, trainjob_uid="") == [
         Unsettled("JobSet", "llama", suspended=True)
     ]
 
@@ -234,14 +236,18 @@ def test_a_suspended_object_without_conditions_is_not_settled(status: Document |
 def test_an_object_without_generation_was_not_born_suspended() -> None:
     document = job()
     del document["metadata"]["generation"]
-    assert read_unsettled_jobs([document]) == [Unsettled("Job", "llama-node-0", suspended=True)]
+    assert read_unsettled_jobs([document], jobset_uid="") == [
+        Unsettled("Job", "llama-node-0", suspended=True)
+    ]
 
 
 @pytest.mark.parametrize("suspend", ["true", 1, "True"])
 def test_only_suspend_true_counts_as_suspended(suspend: object) -> None:
     document = job(conditions=SUSPENDED)
     document["spec"]["suspend"] = suspend
-    assert read_unsettled_jobs([document]) == [Unsettled("Job", "llama-node-0", suspended=False)]
+    assert read_unsettled_jobs([document], jobset_uid="") == [
+        Unsettled("Job", "llama-node-0", suspended=False)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +264,7 @@ def test_only_suspend_true_counts_as_suspended(suspend: object) -> None:
 )
 def test_what_is_no_job_is_called_unreadable(item: Any, message: str) -> None:
     with pytest.raises(UnreadableAnswerError) as raised:
-        read_unsettled_jobs([item])
+        read_unsettled_jobs([item], jobset_uid="")
     assert str(raised.value) == message
 
 
@@ -274,7 +280,7 @@ def test_what_is_no_job_is_called_unreadable(item: Any, message: str) -> None:
 )
 def test_what_is_no_jobset_is_called_unreadable(document: Any, message: str) -> None:
     with pytest.raises(UnreadableAnswerError) as raised:
-        read_unsettled_jobset(document)
+        read_unsettled_jobset(document, trainjob_uid="")
     assert str(raised.value) == message
 
 

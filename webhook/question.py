@@ -27,6 +27,7 @@ from webhook.verdict import (
     Unsettled,
     Verdict,
     decide,
+    lasting_jobset_uid,
     read_node_state,
     read_remaining_pods,
     read_unsettled_jobs,
@@ -57,7 +58,7 @@ class Subject:
 
     `too_many` counts the pairs its objects name where they are more than `MOST_EXECUTIONS`: then
     none is held, and the question cannot be answered. `unsettled` is the TrainJob itself, where it was
-    not suspended before the request.
+    not suspended before the request. `trainjob_uid` is empty for one that is yet to be created.
     """
 
     namespace: str
@@ -65,6 +66,7 @@ class Subject:
     executions: frozenset[Execution]
     too_many: int = 0
     unsettled: tuple[Unsettled, ...] = ()
+    trainjob_uid: str = ""
 
     @classmethod
     def of(cls, new: TrainJob, old: TrainJob | None, *, namespace: str, name: str) -> Subject:
@@ -80,7 +82,13 @@ class Subject:
         executions = frozenset(
             execution for trainjob in by_labels.values() for execution in trainjob.executions
         )
-        return cls(namespace, name, executions, unsettled=tuple(unsettled_trainjob(old)))
+        return cls(
+            namespace,
+            name,
+            executions,
+            unsettled=tuple(unsettled_trainjob(old)),
+            trainjob_uid="" if old is None else old.uid,
+        )
 
     @property
     def selectors(self) -> list[str]:
@@ -130,8 +138,9 @@ async def _answered(cluster: Cluster, subject: Subject, *, seconds: float, every
         return decide(pods=(), uncounted=False, unsettled=(), failures=[failure])
 
     attempt = partial(_attempt, cluster, deadline=deadline, seconds=seconds)
-    jobset = await attempt("jobset", "reading the JobSet", _unsettled_jobset(cluster, subject))
-    jobs = await attempt("jobs", "listing the Jobs", _unsettled_jobs(cluster, subject))
+    jobset = await attempt("jobset", "reading the JobSet", _jobset(cluster, subject))
+    jobset_uid = None if isinstance(jobset, Failure) else jobset.lasting_uid
+    jobs = await attempt("jobs", "listing the Jobs", _jobs(cluster, subject, jobset_uid=jobset_uid))
     pods = await asyncio.gather(
         *(
             attempt("pods", "listing the pods", _remaining(cluster, subject, selector, every_pod=every_pod))
@@ -162,6 +171,7 @@ _LOOK_AT_IT = "Try again; if it goes on, look at the object that is named"
 class _Orders:
     unsettled: tuple[Unsettled, ...]
     more: bool = False
+    lasting_uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,18 +222,21 @@ def _separated(outcomes: Iterable[_Answer | Failure]) -> tuple[list[_Answer], li
     return answers, failures
 
 
-async def _unsettled_jobset(cluster: Cluster, subject: Subject) -> _Orders:
-    return _Orders(tuple(read_unsettled_jobset(await cluster.jobset(subject.namespace, subject.name))))
+async def _jobset(cluster: Cluster, subject: Subject) -> _Orders:
+    document = await cluster.jobset(subject.namespace, subject.name)
+    unsettled = read_unsettled_jobset(document, trainjob_uid=subject.trainjob_uid)
+    uid = lasting_jobset_uid(document, trainjob_uid=subject.trainjob_uid)
+    return _Orders(tuple(unsettled), lasting_uid=uid)
 
 
-async def _unsettled_jobs(cluster: Cluster, subject: Subject) -> _Orders:
+async def _jobs(cluster: Cluster, subject: Subject, *, jobset_uid: str | None) -> _Orders:
     """The Jobs that are not settled: all are read, a page at a time, until a message has enough to name."""
     unsettled: list[Unsettled] = []
     for selector in subject.jobset_selectors:
         pages = cluster.jobs(subject.namespace, selector=selector, at_most=JOBS_IN_A_PAGE)
         async with aclosing(pages):
             async for page in pages:
-                unsettled += read_unsettled_jobs(page.items)
+                unsettled += read_unsettled_jobs(page.items, jobset_uid=jobset_uid)
                 if len(unsettled) > wording.MOST_NAMED:
                     return _Orders(tuple(unsettled), more=page.more)
     return _Orders(tuple(unsettled))

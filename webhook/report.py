@@ -128,7 +128,12 @@ class Report:
             "clear": None if isinstance(self.verdict, Unknown) else isinstance(self.verdict, Clear),
             "remainingPods": [pod_document(pod) for pod in self.pods],
             "unsettled": [
-                {"kind": order.kind, "name": order.name, "suspended": order.suspended}
+                {
+                    "kind": order.kind,
+                    "name": order.name,
+                    "suspended": order.suspended,
+                    "leftOver": order.left_over,
+                }
                 for order in self.unsettled
             ],
             "admissionChecks": [

@@ -70,6 +70,7 @@ class TrainJob:
     written_a: tuple[WrittenA, ...]
     job_ids: frozenset[str]
     submissions: frozenset[str]
+    uid: str = ""
 
     @property
     def executions(self) -> Iterator[Execution]:
@@ -146,6 +147,7 @@ def read_trainjob(document: Mapping[str, Any], *, a_key: str) -> TrainJob:
         written_a=tuple(_written_a(templates, a_key)),
         job_ids=_label_values(on_pods, JOB_ID_LABEL),
         submissions=_label_values(on_pods, SUBMISSION_LABEL),
+        uid=_text(metadata, "uid", "metadata") or "",
     )
 
 

@@ -64,11 +64,15 @@ class RemainingPod:
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """A controller's object that may still order pods of the previous execution."""
+    """A controller's object that may still order pods of the previous execution.
+
+    `left_over`: its owner is gone, or about to be, and it is not deleted yet.
+    """
 
     kind: str
     name: str
     suspended: bool
+    left_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +202,13 @@ def unsettled_trainjob(before: TrainJob | None) -> list[Unsettled]:
     return [Unsettled("TrainJob", before.name, suspended=False)]
 
 
-def read_unsettled_jobset(document: Mapping[str, Any] | None) -> list[Unsettled]:
+def read_unsettled_jobset(document: Mapping[str, Any] | None, *, trainjob_uid: str) -> list[Unsettled]:
     """The JobSet, if its controller may still start Jobs or pods; `None` is an absent JobSet.
 
     Settled is a JobSet that is finished (`status.terminalState`), being deleted, or suspended as
-    confirmed by its controller. The JobSet controller does nothing for the first two.
+    confirmed by its controller. The JobSet controller does nothing for the first two. A suspended one that
+    another TrainJob owns than that of `trainjob_uid` (empty: one that is yet to be) is not: Trainer goes by
+    the name, and resumes what is about to be collected.
 
     Raises:
         UnreadableAnswerError: the document is no JobSet.
@@ -212,14 +218,32 @@ def read_unsettled_jobset(document: Mapping[str, Any] | None) -> list[Unsettled]
     name = _name(document, "JobSet")
     if _text(_part(document, "status", "JobSet"), "terminalState", "JobSet"):
         return []
-    return _unsettled(document, "JobSet", name)
+    return _unsettled(document, "JobSet", name, owner_uid=trainjob_uid)
 
 
-def read_unsettled_jobs(items: Sequence[Any]) -> list[Unsettled]:
+def lasting_jobset_uid(document: Mapping[str, Any] | None, *, trainjob_uid: str) -> str:
+    """The uid of a JobSet that stays: there, not being deleted, not left over; else empty.
+
+    Raises:
+        UnreadableAnswerError: the document is no JobSet.
+    """
+    if document is None:
+        return ""
+    metadata = _part(document, "metadata", "JobSet")
+    if _text(metadata, "deletionTimestamp", "JobSet") or _is_left_over(metadata, "JobSet", trainjob_uid):
+        return ""
+    return _text(metadata, "uid", "JobSet")
+
+
+def read_unsettled_jobs(items: Sequence[Any], *, jobset_uid: str | None) -> list[Unsettled]:
     """The Jobs among `items` whose controller may still start pods.
 
     Settled is a Job that is finished (condition `Complete` or `Failed` is True), being deleted,
-    or suspended as confirmed by its controller. The Job controller starts no pod of the first two.
+    or suspended as confirmed by its controller. The Job controller starts no pod of the first two. A
+    suspended one that another JobSet owns than that of `jobset_uid` (empty: there is none that stays;
+    None: it could not be read) is not. The JobSet controller knows its Jobs by their owner's name
+    (`SetupJobSetIndexes`): the next JobSet resumes what an earlier one left, and when that is collected
+    starts its pods once more, beside those that go with it.
 
     Raises:
         UnreadableAnswerError: an item is no Job.
@@ -230,11 +254,13 @@ def read_unsettled_jobs(items: Sequence[Any]) -> list[Unsettled]:
         conditions = _conditions(item, "Job")
         if any(conditions.get(condition) == "True" for condition in FINISHED):
             continue
-        unsettled += _unsettled(item, "Job", name)
+        unsettled += _unsettled(item, "Job", name, owner_uid=jobset_uid)
     return unsettled
 
 
-def _unsettled(document: Mapping[str, Any], kind: str, name: str) -> list[Unsettled]:
+def _unsettled(
+    document: Mapping[str, Any], kind: str, name: str, *, owner_uid: str | None
+) -> list[Unsettled]:
     metadata = _part(document, "metadata", kind)
     if _text(metadata, "deletionTimestamp", kind):
         return []
@@ -244,9 +270,18 @@ def _unsettled(document: Mapping[str, Any], kind: str, name: str) -> list[Unsett
     generation = metadata.get("generation")
     born_suspended = type(generation) is int and generation == 1
     confirmed = born_suspended or _conditions(document, kind).get("Suspended") == "True"
-    if suspended and confirmed:
+    left_over = _is_left_over(metadata, kind, owner_uid)
+    if suspended and confirmed and not left_over:
         return []
-    return [Unsettled(kind, name, suspended)]
+    return [Unsettled(kind, name, suspended, left_over)]
+
+
+def _is_left_over(metadata: Mapping[str, Any], kind: str, owner_uid: str | None) -> bool:
+    """Whether it has owners and this is none of them: the garbage collector deletes what has lost all."""
+    owners = metadata.get("ownerReferences") or []
+    if not isinstance(owners, list) or not all(isinstance(owner, dict) for owner in owners):
+        raise UnreadableAnswerError(f"the ownerReferences of a {kind} are no list of objects")
+    return owner_uid is not None and bool(owners) and all(owner.get("uid") != owner_uid for owner in owners)
 
 
 def read_node_state(document: Mapping[str, Any] | None) -> NodeState:

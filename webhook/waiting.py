@@ -192,11 +192,17 @@ def _step(group: str, pods: Sequence[RemainingPod], *, namespace: str, now: date
 
 
 def _order_step(unsettled: Sequence[Unsettled]) -> str:
+    named = listed(f"{order.kind} {order.name}" for order in unsettled)
+    if all(order.left_over for order in unsettled):
+        return (
+            f"{named}: the garbage collector is to delete what a deleted TrainJob left; if it does not: is "
+            "kube-controller-manager running, and does a finalizer or another webhook hold it?"
+        )
     kinds = {order.kind for order in unsettled}
     controller = "Trainer" if kinds == {"TrainJob"} else "the JobSet controller"
     return (
-        f"{listed(f'{order.kind} {order.name}' for order in unsettled)}: {controller} is to stop it; if it "
-        "does not: is it running, and does another webhook refuse its writes?"
+        f"{named}: {controller} is to stop it; if it does not: is it running, and does another webhook "
+        "refuse its writes?"
     )
 
 

@@ -192,6 +192,9 @@ def unguarded_operation(operation: str) -> str:
 
 
 def _unsettled(order: Unsettled) -> str:
+    if order.left_over:
+        owner = "JobSet" if order.kind == "Job" else "TrainJob"
+        return f"{order.kind} {order.name} is left over from a {owner} that was deleted, and not deleted yet"
     if order.suspended:
         return f"{order.kind} {order.name} is suspended but its controller has not confirmed it"
     return f"{order.kind} {order.name} is not suspended"

@@ -146,19 +146,16 @@ class Trainer(Actor):
 
 
 class JobSetController(Actor):
-    """`adopts_namesakes`: like the real one, it takes a Job for its own by its owner's name, not by the uid.
+    """Like the real one, it takes a Job for its own by its owner's name, not by the uid.
 
     Its index of Jobs is of owner names (SetupJobSetIndexes in jobset's pkg/controllers/jobset_controller.go):
     it resumes the suspended Job of a JobSet that is gone, which the garbage collector then removes.
     """
 
-    def __init__(self, api: ApiServer, *, adopts_namesakes: bool) -> None:
-        self._adopts_namesakes = adopts_namesakes
+    def __init__(self, api: ApiServer) -> None:
         super().__init__("JobSet controller", api, jobset.WATCHED, self._reconcile)
 
     def _reconcile(self, world: World, now: datetime) -> Plan:
-        if not self._adopts_namesakes:
-            return jobset.reconcile(world, now)
         jobs = [self._adopted(item) for item in world.all(JOBS)]
         return jobset.reconcile(World.of((JOBSETS, world.all(JOBSETS)), (JOBS, jobs)), now)
 
@@ -171,7 +168,7 @@ class JobSetController(Actor):
     def _owner(self, item: Object | None) -> Object | None:
         for found in self.world.all(JOBSETS):
             name = found["metadata"]["name"]
-            namesake = self._adopts_namesakes and item and item["metadata"]["labels"].get(JOBSET_NAME) == name
+            namesake = item and item["metadata"]["labels"].get(JOBSET_NAME) == name
             if item and (namesake or controlled_by(item, found)):
                 return found
         return None

@@ -41,8 +41,6 @@ class Exceptions:
     """A controller's leader that was replaced makes the writes that it had decided on."""
     views_go_back: bool = False
     """A controller's new leader has an older view than the one before it."""
-    namesakes_adopted: bool = False
-    """The JobSet controller resumes a Job of a JobSet that is gone, which is then collected."""
     two_names: bool = False
     """A second TrainJob of the same job-id and submission is admitted before the first is stopped."""
 

@@ -55,7 +55,13 @@ from webhook.sandbox.controllers.kinds import (
 from webhook.sandbox.controllers.kueue import QUEUE_NAME, evicted
 from webhook.sandbox.controllers.planning import Bind, Create, Delete, Patch
 from webhook.trainjob import DEFAULT_A_KEY, JOB_ID_LABEL, SUBMISSION_LABEL, read_trainjob
-from webhook.verdict import Clear, Verdict, read_unsettled_jobs, read_unsettled_jobset
+from webhook.verdict import (
+    Clear,
+    Verdict,
+    lasting_jobset_uid,
+    read_unsettled_jobs,
+    read_unsettled_jobset,
+)
 
 START = datetime(2026, 12, 1, 7, 0, tzinfo=UTC)
 MACHINES = ("node-0", "node-1")
@@ -152,7 +158,7 @@ class Cluster:
         self.api.create(LOCAL_QUEUES, queue)
         self.kubelets = {name: Kubelet(self.api, name) for name in MACHINES}
         self.trainer = Trainer(self.api)
-        self.jobset = JobSetController(self.api, adopts_namesakes=self.allow.namesakes_adopted)
+        self.jobset = JobSetController(self.api)
         self.job = JobController(self.api)
         self.actors: dict[str, Actor] = {
             actor.name: actor
@@ -710,7 +716,11 @@ class Cluster:
             for job in self.api.all(JOBS)
             if job["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] == name
         ]
-        unsettled = read_unsettled_jobset(self.api.get(JOBSETS, NAMESPACE, name)) or read_unsettled_jobs(jobs)
+        uid = "" if found is None else found["metadata"]["uid"]
+        jobset = self.api.get(JOBSETS, NAMESPACE, name)
+        unsettled = read_unsettled_jobset(jobset, trainjob_uid=uid) or read_unsettled_jobs(
+            jobs, jobset_uid=lasting_jobset_uid(jobset, trainjob_uid=uid)
+        )
         return not order and not unsettled and all(write.name != name for write in self.writes)
 
     def delete_trainjob(self, who: str, name: str) -> None:

@@ -79,31 +79,53 @@ def _unnoticed(noticed: Callable[[Admission, Operation], bool]) -> Callable[...,
 
 def _subject_of_the_new(new: TrainJob, old: TrainJob | None, *, namespace: str, name: str) -> Subject:
     whole = _subject_of(new, old, namespace=namespace, name=name)
-    return Subject(namespace, name, frozenset(new.executions), unsettled=whole.unsettled)
+    return Subject(
+        namespace,
+        name,
+        frozenset(new.executions),
+        unsettled=whole.unsettled,
+        trainjob_uid=whole.trainjob_uid,
+    )
 
 
 _subject_of = Subject.of
+_is_left_over = verdict._is_left_over
 
 
-def _nothing(*_: object) -> list[Unsettled]:
+def _nothing(*_: object, **__: object) -> list[Unsettled]:
     return []
 
 
-def _suspended_is_enough(document: Any, kind: str, name: str) -> list[Unsettled]:
-    if document["metadata"].get("deletionTimestamp") or document["spec"].get("suspend") is True:
+def _suspended_is_enough(document: Any, kind: str, name: str, *, owner_uid: str | None) -> list[Unsettled]:
+    if document["metadata"].get("deletionTimestamp") or (
+        document["spec"].get("suspend") is True and not _is_left_over(document["metadata"], kind, owner_uid)
+    ):
         return []
     return [Unsettled(kind, name, suspended=False)]
 
 
-def _no_condition_is_born_suspended(document: Any, kind: str, name: str) -> list[Unsettled]:
+def _no_condition_is_born_suspended(
+    document: Any, kind: str, name: str, *, owner_uid: str | None
+) -> list[Unsettled]:
     """Take a suspended object that nobody has confirmed anything of for one that never ran."""
     conditions = {c["type"]: c["status"] for c in (document.get("status") or {}).get("conditions") or ()}
     suspended = document["spec"].get("suspend") is True
     if document["metadata"].get("deletionTimestamp") or (
-        suspended and conditions.get("Suspended", "True") == "True"
+        suspended
+        and conditions.get("Suspended", "True") == "True"
+        and not _is_left_over(document["metadata"], kind, owner_uid)
     ):
         return []
     return [Unsettled(kind, name, suspended)]
+
+
+def _nobody_asks_whose(owned: str) -> Callable[..., bool]:
+    """Take an object of this kind for one that stays, whoever owns it."""
+
+    def is_left_over(metadata: Any, kind: str, owner_uid: str | None) -> bool:
+        return kind != owned and _is_left_over(metadata, kind, owner_uid)
+
+    return is_left_over
 
 
 def _failures_are_nothing(**read: Any) -> Verdict:
@@ -164,6 +186,16 @@ BORN_SUSPENDED = Part(
     ((verdict, "_unsettled", _no_condition_is_born_suspended),),
     focus=_of("stalls of Job controller", "failing processes", "time"),
 )
+JOBSET_OF_THE_TRAINJOB = Part(
+    "the JobSet is the TrainJob's",
+    ((verdict, "_is_left_over", _nobody_asks_whose("JobSet")),),
+    focus=_of("deletion", "collector", "lost nodes"),
+)
+JOBS_OF_THE_JOBSET = Part(
+    "the Jobs are the JobSet's",
+    ((verdict, "_is_left_over", _nobody_asks_whose("Job")),),
+    focus=_of("deletion", "collector", "lost nodes"),
+)
 JOBS_AFTER_JOBSET = Part(
     "the Jobs are read after the JobSet",
     reading=Reading(early=frozenset({JOBS})),
@@ -215,6 +247,8 @@ PARTS = (
     JOBSET_SETTLED,
     CONFIRMED,
     BORN_SUSPENDED,
+    JOBSET_OF_THE_TRAINJOB,
+    JOBS_OF_THE_JOBSET,
     JOBS_AFTER_JOBSET,
     PODS_AFTER_JOBS,
     TRAINJOB_IS_AN_ORDER,

@@ -127,7 +127,6 @@ EXCEPTED = [
     Excepted("deletions_unseen", ("lagging views", "deletion")),
     Excepted("old_leaders", ("failovers", "stalls of Job controller", "failing processes", "time"), 2000),
     Excepted("views_go_back", ("failing processes", "time", "lagging views")),
-    Excepted("namesakes_adopted", ("deletion", "collector", "lost nodes")),
     Excepted("two_names", ("another name",)),
 ]
 
