@@ -122,13 +122,18 @@ def job(
     conditions: Mapping[str, str] | None = None,
     generation: int = 2,
     deleting: bool = False,
+    owner: Document | None = None,
 ) -> Document:
-    """A Job that JobSet made for `trainjob`; `conditions` maps type to status."""
+    """A Job that JobSet made for `trainjob`; `conditions` maps type to status, `owner` is its JobSet."""
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": _metadata(
-            name, namespace, _of(trainjob), None, _deletion(deleting=deleting) | {"generation": generation}
+            name,
+            namespace,
+            _of(trainjob),
+            None,
+            _deletion(deleting=deleting) | {"generation": generation} | _owned_by(owner),
         ),
         "spec": {"parallelism": 1, "completions": 1} | _suspend(suspend),
         "status": _conditions(conditions),
@@ -144,8 +149,9 @@ def jobset(
     generation: int = 2,
     terminal_state: str | None = None,
     deleting: bool = False,
+    owner: Document | None = None,
 ) -> Document:
-    """The JobSet that Trainer made for the TrainJob of the same name."""
+    """The JobSet that Trainer made for the TrainJob of the same name, which is its `owner`."""
     status = _conditions(conditions)
     if terminal_state is not None:
         status["terminalState"] = terminal_state
@@ -153,7 +159,11 @@ def jobset(
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": _metadata(
-            name, namespace, None, None, _deletion(deleting=deleting) | {"generation": generation}
+            name,
+            namespace,
+            None,
+            None,
+            _deletion(deleting=deleting) | {"generation": generation} | _owned_by(owner),
         ),
         "spec": {"replicatedJobs": [{"name": "node", "replicas": 1}]} | _suspend(suspend),
         "status": status,
@@ -225,6 +235,14 @@ def _metadata(
 
 def _of(trainjob: str | None) -> dict[str, str]:
     return {} if trainjob is None else {JOBSET_NAME_LABEL: trainjob}
+
+
+def _owned_by(owner: Document | None) -> Document:
+    if owner is None:
+        return {}
+    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "controller": True}
+    identity = {"name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}
+    return {"ownerReferences": [reference | identity]}
 
 
 def _suspend(suspend: bool | None) -> Document:

@@ -29,10 +29,11 @@ class Part:
 
 
 READING_THE_JOBSET = """\
-    jobset = await attempt("jobset", "reading the JobSet", _unsettled_jobset(cluster, subject))
+    jobset = await attempt("jobset", "reading the JobSet", _jobset(cluster, subject))
+    jobset_uid = None if isinstance(jobset, Failure) else jobset.lasting_uid
 """
 READING_THE_JOBS = """\
-    jobs = await attempt("jobs", "listing the Jobs", _unsettled_jobs(cluster, subject))
+    jobs = await attempt("jobs", "listing the Jobs", _jobs(cluster, subject, jobset_uid=jobset_uid))
 """
 READING_THE_PODS = """\
     pods = await asyncio.gather(
@@ -96,22 +97,36 @@ PARTS = [
     Part(
         "Jobs are settled",
         "webhook/question.py",
-        "unsettled += read_unsettled_jobs(page.items)",
+        "unsettled += read_unsettled_jobs(page.items, jobset_uid=jobset_uid)",
         "unsettled += []",
         "tests/test_wire.py::test_not_settled_is_423_and_names_what_is_not",
     ),
     Part(
         "the JobSet is settled",
         "webhook/question.py",
-        "return _Orders(tuple(read_unsettled_jobset(",
-        "return _Orders(() and tuple(read_unsettled_jobset(",
+        "return _Orders(tuple(unsettled), lasting_uid=uid)",
+        "return _Orders((), lasting_uid=uid)",
         "tests/test_fail_closed.py::test_a_jobset_api_that_is_served_in_another_version_only_is_read_in_that",
+    ),
+    Part(
+        "a JobSet that another TrainJob left is not settled",
+        "webhook/question.py",
+        "unsettled = read_unsettled_jobset(document, trainjob_uid=subject.trainjob_uid)",
+        "unsettled = [one for one in read_unsettled_jobset(document, trainjob_uid='') if not one.left_over]",
+        "tests/test_wire.py::test_what_a_deleted_trainjob_left_is_not_settled_until_it_is_gone",
+    ),
+    Part(
+        "a Job that another JobSet left is not settled",
+        "webhook/question.py",
+        "jobset_uid = None if isinstance(jobset, Failure) else jobset.lasting_uid",
+        "jobset_uid = None",
+        "tests/test_wire.py::test_what_a_deleted_trainjob_left_is_not_settled_until_it_is_gone",
     ),
     Part(
         "the Jobs are read after the JobSet",
         "webhook/question.py",
         READING_THE_JOBSET + READING_THE_JOBS,
-        READING_THE_JOBS + READING_THE_JOBSET,
+        "    jobset_uid = None\n" + READING_THE_JOBS + READING_THE_JOBSET,
         "tests/test_wire.py::test_a_job_that_is_made_while_the_jobset_is_read_is_seen",
     ),
     Part(

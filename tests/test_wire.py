@@ -572,6 +572,66 @@ async def test_a_job_that_is_made_while_the_jobset_is_read_is_seen(
     assert reply.message == "the previous execution is not stopped yet: Job llama-node-0 is not suspended"
 
 
+STOPPED: dict[str, Any] = {"suspend": True, "conditions": {"Suspended": "True"}}
+
+
+async def test_what_a_deleted_trainjob_left_is_not_settled_until_it_is_gone(
+    guard: Guard, cluster: ScriptedApiServer
+) -> None:
+    """The JobSet controller goes by names: the next JobSet would resume it before it is collected."""
+    created = objects.review(objects.trainjob(suspend=False))
+    before = objects.trainjob(metadata={"uid": "trainjob-before"})
+    jobset = objects.jobset(**STOPPED, owner=before)
+    jobset["metadata"]["uid"] = "jobset-before"
+    job = objects.job(**STOPPED, owner=jobset)
+    cluster.script["jobsets"] = answer(jobset)
+    assert (await guard.post(created)).message == (
+        "the previous execution is not stopped yet: JobSet llama is left over from a TrainJob that was "
+        "deleted, and not deleted yet"
+    )
+    cluster.script["jobsets"] = answer(
+        {**jobset, "metadata": {**jobset["metadata"], "deletionTimestamp": objects.DELETED_AT}}
+    )
+    cluster.script["jobs"] = answer(listed("JobList", [job]))
+    left_by_a_jobset = (
+        "the previous execution is not stopped yet: Job llama-node-0 is left over from a JobSet that was "
+        "deleted, and not deleted yet"
+    )
+    assert (await guard.post(created)).message == left_by_a_jobset
+    del cluster.script["jobsets"]
+    assert (await guard.post(created)).message == left_by_a_jobset
+    del cluster.script["jobs"]
+    assert (await guard.post(created)).response["allowed"] is True
+
+
+async def test_what_the_trainjob_itself_made_is_settled_once_it_is_stopped(
+    guard: Guard, cluster: ScriptedApiServer
+) -> None:
+    old = objects.trainjob(suspend=True, metadata={"uid": "trainjob-now"})
+    jobset = objects.jobset(**STOPPED, owner=old)
+    jobset["metadata"]["uid"] = "jobset-now"
+    cluster.script["jobsets"] = answer(jobset)
+    cluster.script["jobs"] = answer(listed("JobList", [objects.job(**STOPPED, owner=jobset)]))
+    resumed = objects.trainjob(suspend=False, metadata={"uid": "trainjob-now"})
+    assert (await guard.post(objects.review(resumed, old=old))).response["allowed"] is True
+
+    cluster.script["jobsets"] = answer({**jobset, "status": {"terminalState": "Failed"}})
+    assert (await guard.post(objects.review(resumed, old=old))).response["allowed"] is True
+
+    made_again = objects.trainjob(suspend=True, metadata={"uid": "trainjob-made-again"})
+    reply = await guard.post(objects.review(resumed, old=made_again))
+    assert reply.response["status"]["reason"] == "ExecutionNotStopped"
+
+
+async def test_owners_that_cannot_be_read_are_no_yes(guard: Guard, cluster: ScriptedApiServer) -> None:
+    jobset = objects.jobset(**STOPPED)
+    jobset["metadata"]["ownerReferences"] = ["trainjob"]
+    cluster.script["jobsets"] = answer(jobset)
+    reply = await guard.post(UNSUSPEND)
+    assert reply.response["status"]["reason"] == "CheckFailed"
+    assert "the ownerReferences of a JobSet are no list of objects" in reply.message
+
+
 async def test_raising_a_of_a_trainjob_that_trainer_has_not_started_yet_is_denied(guard: Guard) -> None:
     """It is not suspended and has no JobSet: Trainer may be about to start it with the old A."""
     old = objects.trainjob(suspend=False, annotations=objects.a(1))

@@ -58,7 +58,8 @@ async def test_a_call_that_fails_is_counted_as_the_alert_asks_for_it(
 ) -> None:
     found = await counted(apiserver)
     failed = [labels for name, labels in found if name == REJECTIONS and labels["name"] == WEBHOOK_NAME]
-    assert {labels["error_type"] for labels in failed} == {"calling_webhook_error"}
+    # Other tests of the run have had answers that were denials.
+    assert {labels["error_type"] for labels in failed} - {"no_error"} == {"calling_webhook_error"}
     assert all(labels.keys() == OF_THE_API_SERVER[REJECTIONS] for labels in failed)
     asked = [one for one in selectors_of(REJECTIONS) if '"no_error"' in one.text and "!=" in one.text]
     assert len(asked) > 1
