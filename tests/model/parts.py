@@ -168,7 +168,6 @@ JOBS_SETTLED = Part(
     "the Jobs are settled",
     ((question, "read_unsettled_jobs", _nothing),),
     focus=_of("stalls of Job controller", "failing processes", "time"),
-    seed=2,
 )
 JOBSET_SETTLED = Part(
     "the JobSet is settled",
@@ -185,11 +184,13 @@ BORN_SUSPENDED = Part(
     "born suspended is generation 1",
     ((verdict, "_unsettled", _no_condition_is_born_suspended),),
     focus=_of("stalls of Job controller", "failing processes", "time"),
+    seed=1,
 )
 JOBSET_OF_THE_TRAINJOB = Part(
     "the JobSet is the TrainJob's",
     ((verdict, "_is_left_over", _nobody_asks_whose("JobSet")),),
     focus=_of("deletion", "collector", "lost nodes"),
+    seed=2,
 )
 JOBS_OF_THE_JOBSET = Part(
     "the Jobs are the JobSet's",
@@ -206,13 +207,13 @@ JOBS_AFTER_JOBSET = Part(
         "slow questions",
         "stuck orders",
     ),
-    seed=6,
+    seed=21,
 )
 PODS_AFTER_JOBS = Part(
     "the pods are read after the Jobs",
     reading=Reading(early=frozenset({PODS})),
     focus=_of("stalls of Job controller", "collector", "slow questions", "lost nodes", "stuck orders"),
-    seed=1,
+    seed=3,
 )
 TRAINJOB_IS_AN_ORDER = Part(
     "a TrainJob that is not suspended is an order",
