@@ -35,18 +35,24 @@ sandbox: $(INSTALLED)  ## Only the in-memory API server; prints its kubeconfig.
 envtest:  ## A real kube-apiserver to test on: prints the folder to name in KUBEBUILDER_ASSETS.
 	@tests/envtest.sh
 
-deploy:  ## Install or upgrade: IMAGE=registry/name:tag; OVERLAY=cert-manager for certificates by cert-manager.
+deploy:  ## Install or upgrade: IMAGE=registry/name:tag; OVERLAY=cert-manager, or kueue for the admission check.
 	@test -n '$(IMAGE)' || { echo 'Name an image that the cluster can pull: make deploy IMAGE=registry.example.com/trainjob-interlock:TAG'; exit 1; }
 	$(KUBECTL) kustomize manifests/$(OVERLAY) | sed 's|image: trainjob-interlock:.*|image: $(IMAGE)|' | $(KUBECTL) apply -f -
-	$(KUBECTL) --namespace trainjob-interlock rollout status deployment/trainjob-interlock --timeout=5m
+	$(KUBECTL) kustomize manifests/$(OVERLAY) | $(KUBECTL) get --output=name --filename=- | grep '^deployment' \
+	  | xargs -n 1 $(KUBECTL) --namespace trainjob-interlock rollout status --timeout=5m
 
 # First what makes the API server depend on the guard. By kind and name, in whichever version the cluster serves it.
-undeploy:  ## Uninstall, whichever the overlay and the version of Kubernetes.
+# Kueue keeps an AdmissionCheck that a ClusterQueue still names until none does: that is not waited for.
+undeploy:  ## Uninstall, whichever the overlays and the version of Kubernetes.
 	$(KUBECTL) delete --ignore-not-found validatingwebhookconfiguration/trainjob-interlock
 	$(KUBECTL) delete --ignore-not-found namespace/trainjob-interlock \
-	  clusterrolebinding/trainjob-interlock clusterrolebinding/trainjob-interlock-certificate \
-	  clusterrole/trainjob-interlock clusterrole/trainjob-interlock-certificate \
+	  clusterrolebinding/trainjob-interlock clusterrole/trainjob-interlock \
+	  clusterrolebinding/trainjob-interlock-certificate clusterrole/trainjob-interlock-certificate \
+	  clusterrolebinding/trainjob-interlock-kueue clusterrole/trainjob-interlock-kueue \
+	  clusterrole/trainjob-interlock-viewer clusterrole/trainjob-interlock-operator \
 	  priorityclass/trainjob-interlock flowschema/trainjob-interlock
+	@if $(KUBECTL) api-resources --api-group=kueue.x-k8s.io --output=name | grep -q '^admissionchecks'; then set -x; \
+	  $(KUBECTL) delete --ignore-not-found --wait=false admissionchecks.kueue.x-k8s.io/remaining-pods; fi
 
 lock: $(INSTALLED)  ## Writes constraints.txt from what is installed and tested.
 	$(BIN)/pip freeze --exclude-editable | grep -v '^pip==' > constraints.txt

@@ -56,9 +56,11 @@ class Installation:
     port: int = 443
     applied: list[Document] = field(default_factory=list)
 
-    async def apply(self) -> Ran:
-        """Apply the manifests, fitted to this API server."""
-        self.applied = [self._fitted(document) for document in await kustomized(BASE)]
+    async def apply(self, *folders: Path) -> Ran:
+        """Apply the manifests of these folders, of the base without any, fitted to this API server."""
+        self.applied = [
+            self._fitted(document) for folder in folders or [BASE] for document in await kustomized(folder)
+        ]
         # An old API server does not know all fields. It drops them, where kubectl does not refuse them first.
         ran = await self.kubectl("apply", "--validate=false", "-f", "-", stdin=self.stdin)
         assert ran.code == 0, ran.err
@@ -233,7 +235,7 @@ async def test_the_flow_schema_is_in_force_for_the_guards_account(installation: 
 async def test_make_undeploy_leaves_nothing_in_whichever_versions_the_cluster_serves_it(
     installation: Installation,
 ) -> None:
-    await installation.apply()
+    await installation.apply(BASE, BASE.parent / "kueue", BASE.parent / "people")
     bench, kubectl = installation.bench, installation.kubectl
     unserved = [one for one in await kustomized(BASE) if one not in installation.applied]
     assert "FlowSchema" in {one["kind"] for one in unserved} or bench.minor >= FLOW_SCHEMAS_ARE_V1_SINCE

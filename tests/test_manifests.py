@@ -42,9 +42,9 @@ Permission = tuple[str | None, str, str, str, str | None]
 """The namespace it is confined to, API group, resource, verb, and the only object it is for."""
 
 
-def documents() -> Iterator[dict[str, Any]]:
-    for name in yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]:
-        yield from yaml.safe_load_all((BASE / name).read_text())
+def documents(folder: Path = BASE) -> Iterator[dict[str, Any]]:
+    for name in yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]:
+        yield from yaml.safe_load_all((folder / name).read_text())
 
 
 def manifest(kind: str, name: str = "trainjob-interlock") -> dict[str, Any]:
@@ -409,7 +409,9 @@ def kubectl_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     kubectl.write_text(
         f"""#!/bin/sh
         case $1 in
-          kustomize) cat {BASE}/deployment.yaml ;;
+          kustomize) cat "{REPOSITORY}/$2/deployment.yaml" ;;
+          get) sed -n 's|^  name: |deployment.apps/|p' ;;
+          api-resources) echo admissionchecks.kueue.x-k8s.io ;;
           *) echo "kubectl $*" >> {calls}; case "$*" in *"-f -") cat >> {calls} ;; esac ;;
         esac
         """
@@ -424,14 +426,24 @@ async def make(*arguments: str) -> tuple[int, str]:
     return ran.code, ran.out + ran.err
 
 
-async def test_make_deploy_applies_it_with_the_image_and_waits_until_it_is_ready(kubectl_calls: Path) -> None:
+@pytest.mark.parametrize(
+    ("overlay", "deployment"),
+    [
+        ([], "trainjob-interlock"),
+        (["OVERLAY=kueue"], "trainjob-interlock-kueue"),
+    ],
+)
+async def test_make_deploy_applies_it_with_the_image_and_waits_until_it_is_ready(
+    overlay: list[str], deployment: str, kubectl_calls: Path
+) -> None:
     image = "registry.example.com/team/trainjob-interlock:1.2.3@sha256:0123456789abcdef"
-    status, output = await make("deploy", f"IMAGE={image}")
+    status, output = await make("deploy", f"IMAGE={image}", *overlay)
     assert status == 0, output
     calls = kubectl_calls.read_text()
     assert [line for line in calls.splitlines() if line.startswith("kubectl")] == [
         "kubectl apply -f -",
-        "kubectl --namespace trainjob-interlock rollout status deployment/trainjob-interlock --timeout=5m",
+        "kubectl --namespace trainjob-interlock rollout status --timeout=5m"
+        f" deployment.apps/{deployment}",
     ]
     assert re.findall(r"image: (.*)", calls) == [image]
 
@@ -448,17 +460,19 @@ async def test_make_undeploy_deletes_all_that_is_cluster_wide_and_the_webhook_co
 ) -> None:
     cluster_wide = [
         f"{document['kind'].lower()}/{document['metadata']['name']}"
-        for document in documents()
+        for folder in (BASE, BASE.parent / "kueue", BASE.parent / "people")
+        for document in documents(folder)
         if document["kind"] in CLUSTER_WIDE
     ]
     status, output = await make("undeploy")
     assert status == 0, output
-    first, *others = kubectl_calls.read_text().splitlines()
+    first, *others, check = kubectl_calls.read_text().splitlines()
     delete = "kubectl delete --ignore-not-found"
     assert first == f"{delete} validatingwebhookconfiguration/trainjob-interlock"
     assert all(call.startswith(f"{delete} ") for call in others)
     deleted = [name for call in [first, *others] for name in call.removeprefix(delete).split()]
     assert sorted(deleted) == sorted(cluster_wide)
+    assert check == f"{delete} --wait=false admissionchecks.kueue.x-k8s.io/remaining-pods"
     assert "namespace/trainjob-interlock" in cluster_wide
 
 
