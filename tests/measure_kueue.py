@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
@@ -187,4 +188,6 @@ if __name__ == "__main__":
     parser.add_argument("--waiting", type=int, default=500)
     parser.add_argument("--others", type=int, default=20000)
     options = parser.parse_args()
+    if not os.environ.get("KUBEBUILDER_ASSETS"):
+        parser.error("name the folder that `make envtest` prints in KUBEBUILDER_ASSETS")
     asyncio.run(main(options.waiting, options.others))

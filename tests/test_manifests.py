@@ -442,8 +442,7 @@ async def test_make_deploy_applies_it_with_the_image_and_waits_until_it_is_ready
     calls = kubectl_calls.read_text()
     assert [line for line in calls.splitlines() if line.startswith("kubectl")] == [
         "kubectl apply -f -",
-        "kubectl --namespace trainjob-interlock rollout status --timeout=5m"
-        f" deployment.apps/{deployment}",
+        f"kubectl --namespace trainjob-interlock rollout status --timeout=5m deployment.apps/{deployment}",
     ]
     assert re.findall(r"image: (.*)", calls) == [image]
 

@@ -87,7 +87,10 @@ def serve(
 
 @app.command()
 def kueue(
-    kubeconfig: Annotated[str | None, typer.Option(help="kubeconfig; else the pod's ServiceAccount.")] = None,
+    kubeconfig: Annotated[
+        str | None,
+        typer.Option(help="kubeconfig; else the pod's ServiceAccount, KUBECONFIG or ~/.kube/config."),
+    ] = None,
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
     port: Annotated[
         int | None, typer.Option(help="Port of the probes and the metrics; 0 takes a free one; default 8081.")

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import sys
 
+from tests.faults_under_load.plan import FAULTS
 from tests.faults_under_load.run import run
 
 
@@ -18,6 +19,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="only the faults whose name has this in it")
     options = parser.parse_args()
+    if options.only is not None and not any(options.only in fault.name for fault in FAULTS):
+        parser.error(
+            f"no fault has {options.only!r} in its name: {'; '.join(fault.name for fault in FAULTS)}"
+        )
     figures = asyncio.run(run(options.seed, options.only))
     sys.stdout.write(f"{figures.report()}\n")
     return 0 if figures.is_as_it_should_be else 1

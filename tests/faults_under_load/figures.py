@@ -50,6 +50,8 @@ class Recovery:
     def report(self) -> str:
         """One line."""
         fault = self.happened.fault
+        if not any(call.failed for call in self.calls):
+            return f"{fault.name}: {len(self.calls)} requests, none failed"
         return (
             f"{fault.name}: {len(self.calls)} requests, {self.lost.total()} lost ({_listed(self.lost)}), "
             f"{self.could_not_tell} CheckFailed; the last failed one was sent "

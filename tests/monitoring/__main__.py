@@ -1,7 +1,8 @@
 """`python -m tests.monitoring`: Prometheus scrapes guards and a check for a minute; the guards are killed.
 
 It prints what the scrapes took, and how long the alert took with the time it is deployed with. Not a test: it
-asserts nothing, and takes seven minutes.
+asserts nothing, and takes seven minutes. Needs Prometheus: name the folder that `tests/prometheus.sh` prints in
+PROMETHEUS_ASSETS.
 """
 
 from __future__ import annotations
@@ -84,7 +85,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--interval", default="1s", help="of scrapes and of judging; deployed are 30s")
+    parser.add_argument(
+        "--interval",
+        default="1s",
+        help="of scrapes and of judging, as 1s (the default) or 30s, which is deployed",
+    )
     parser.add_argument(
         "--seconds", type=int, default=60, help="how long to scrape before the guards are killed"
     )
