@@ -1,8 +1,8 @@
 """`python -m tests.monitoring`: Prometheus scrapes guards and a check for a minute; the guards are killed.
 
 It prints what the scrapes took, and how long the alert took with the time it is deployed with. Not a test: it
-asserts nothing, and takes seven minutes. Needs Prometheus: name the folder that `tests/prometheus.sh` prints in
-PROMETHEUS_ASSETS.
+asserts nothing, and takes seven minutes. It needs Prometheus: PROMETHEUS_ASSETS names the folder that
+`tests/prometheus.sh` prints.
 """
 
 from __future__ import annotations
