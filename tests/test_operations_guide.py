@@ -12,11 +12,13 @@ import pytest
 
 from certs.authority import new_authority
 from tests import objects
-from tests.benches import WEBHOOKS, Bench, until
+from tests.benches import WEBHOOKS, Bench, kustomized, until
+from tests.test_installation import installing
 from webhook.sandbox.controllers.client import ApiError
 from webhook.sandbox.controllers.kinds import TRAINJOBS
 
-GUIDE = (Path(__file__).parent.parent / "docs" / "operations.md").read_text()
+REPOSITORY = Path(__file__).parent.parent
+GUIDE = (REPOSITORY / "docs" / "operations.md").read_text()
 
 NAMES_LABEL_NAMESPACES_SINCE = 21
 """The minor version from which on every namespace has the label `kubernetes.io/metadata.name`."""
@@ -78,11 +80,59 @@ async def test_one_namespace_can_be_opened_while_no_guard_answers_and_closed_aga
     assert not await is_admitted(bench, "team-b")
 
 
-def test_every_section_that_the_guide_points_to_is_there() -> None:
-    headings = {
+def headings_of_the_guide() -> set[str]:
+    return {
         re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
         for heading in re.findall(r"^#+ (.*)$", GUIDE, re.MULTILINE)
     }
+
+
+def test_every_section_that_the_guide_points_to_is_there() -> None:
     named = set(re.findall(r"\]\(#([^)]*)\)", GUIDE))
     assert named
-    assert named <= headings
+    assert named <= headings_of_the_guide()
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/good-practices.md", "docs/metrics.md"])
+def test_every_section_of_the_guide_that_another_document_points_to_is_there(document: str) -> None:
+    named = set(re.findall(r"operations\.md#([^)]*)\)", (REPOSITORY / document).read_text()))
+    assert named <= headings_of_the_guide()
+
+
+async def test_the_logs_it_asks_for_are_those_of_the_pods_that_are_deployed() -> None:
+    label = "app.kubernetes.io/name"
+    deployed = {
+        one["spec"]["template"]["metadata"]["labels"][label]
+        for overlay in ("base", "kueue")
+        for one in await kustomized(REPOSITORY / "manifests" / overlay)
+        if one["kind"] == "Deployment"
+    }
+    assert set(re.findall(rf"-l {label}=(\S+)", GUIDE)) == deployed
+
+
+async def test_the_harmless_request_tells_whether_the_guard_is_called(tmp_path: Path) -> None:
+    (probe,) = re.findall(r"^kubectl (-n NS annotate trainjob NAME .*)$", GUIDE, re.MULTILINE)
+    arguments = probe.replace("NS", "default").replace("NAME", objects.NAME).split()
+    async with installing(tmp_path) as installation:
+        running = await installation.bench.create(objects.trainjob(namespace="default", suspend=False))
+        unasked = await installation.kubectl(*arguments)
+        assert "annotated (server dry run)" in unasked.out, unasked
+
+        await installation.apply()
+
+        async def is_not_reached() -> bool:
+            return "failed calling webhook" in (await installation.kubectl(*arguments)).err
+
+        await until(is_not_reached)
+
+        guard = await installation.start_a_guard()
+        await guard.told("ready")
+        await installation.apply()
+
+        async def is_denied() -> bool:
+            ran = await installation.kubectl(*arguments)
+            return "(ExecutionNotStopped)" in ran.err or "(PodsRemain)" in ran.err
+
+        await until(is_denied)
+        left = await installation.bench.admin.get(TRAINJOBS, "default", objects.NAME)
+        assert left["metadata"]["resourceVersion"] == running["metadata"]["resourceVersion"]
