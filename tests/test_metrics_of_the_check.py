@@ -144,6 +144,17 @@ async def test_each_look_counts_under_what_it_came_to(sandbox: Sandbox, tmp_path
         sandbox.allow(ban)
 
 
+async def test_a_look_whose_outcome_cannot_be_written_counts_as_failed(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    sandbox.put(objects.pod("p-1", namespace="default", node=None))
+    waits(sandbox, reserved=datetime.now(UTC))
+    sandbox.forbid("patch", "workloads/status", "kueue.x-k8s.io", user="check")
+    async with check(sandbox, tmp_path) as served:
+        told = await scraped(served, lambda told: told(DECISIONS, verdict="CheckFailed") > 0)
+        assert waiting(told) == {"unknown": 1}
+
+
 async def test_a_replica_that_does_not_lead_tells_0_of_what_it_does_not_follow(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
