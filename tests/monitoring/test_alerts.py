@@ -27,6 +27,7 @@ EXPECTED = {
     "InterlockBundleNotPublished",
     "InterlockTrainJobWaitsForLostNode",
     "InterlockCheckDown",
+    "InterlockCheckFailing",
     "InterlockCallsFailing",
     "InterlockFailsOpen",
 }
