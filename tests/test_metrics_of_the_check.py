@@ -144,6 +144,30 @@ async def test_each_look_counts_under_what_it_came_to(sandbox: Sandbox, tmp_path
         sandbox.allow(ban)
 
 
+async def test_a_look_whose_outcome_cannot_be_written_counts_as_failed(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    sandbox.put(objects.pod("p-1", namespace="default", node=None))
+    waits(sandbox, reserved=datetime.now(UTC))
+    sandbox.forbid("patch", "workloads/status", "kueue.x-k8s.io", user="check")
+    async with check(sandbox, tmp_path) as served:
+        told = await scraped(served, lambda told: told(DECISIONS, verdict="CheckFailed") > 0)
+        assert waiting(told) == {"unknown": 1}
+
+
+async def test_a_check_that_may_not_list_workloads_leads_and_tells_of_the_refusals(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """What InterlockCheckFailing is for: InterlockCheckDown does not see it."""
+    sandbox.put(objects.pod("p-1", namespace="default", node=None))
+    waits(sandbox, reserved=datetime.now(UTC))
+    sandbox.forbid("list", "workloads", "kueue.x-k8s.io", user="check")
+    async with check(sandbox, tmp_path) as served:
+        told = await scraped(served, lambda told: told("interlock_api_errors_total", kind="forbidden") > 1)
+        assert told("interlock_leading") == 1
+        assert sum(told.of(DECISIONS).values()) == 0
+
+
 async def test_a_replica_that_does_not_lead_tells_0_of_what_it_does_not_follow(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:

@@ -123,6 +123,19 @@ def test_a_flood_of_names_is_held_within_the_bound() -> None:
     assert waits.totals(now=30)["pods"].count == MOST_WAITS
 
 
+def test_a_flood_of_what_cannot_be_answered_does_not_drive_out_a_wait_for_a_lost_node() -> None:
+    waits = Waits()
+    waits.denied("team", "llama", "lost-node", now=0)
+    for number in range(2 * MOST_WAITS):
+        waits.denied("team", f"invented-{number}", "unknown", now=1 + number / 1000)
+    waits.denied("team", "llama", "lost-node", now=60)
+    waits.denied("team", "mistral", "lost-node", now=61)
+    for number in range(2 * MOST_WAITS):
+        waits.denied("team", f"invented-{number}", "unknown", now=62)
+    assert len(waits) == MOST_WAITS
+    assert waits.totals(now=90)["lost-node"] == Total(2, 60)
+
+
 def test_any_sequence_of_tries_comes_to_what_a_plain_account_says() -> None:
     """Against a book that keeps every try and looks through all of them, by a thousand random steps."""
     chance = random.Random(6)  # noqa: S311 - the same steps each time
@@ -137,8 +150,10 @@ def test_any_sequence_of_tries_comes_to_what_a_plain_account_says() -> None:
         else:
             reason = chance.choice(BECAUSE)
             waits.denied("team", name, reason, now=now)
-            if name not in book and len(book) == 5:
+            is_one_too_many = name not in book and len(book) == 5
+            if is_one_too_many and reason != "unknown":
                 del book[min(book, key=lambda one: book[one][-1][0])]
-            book.setdefault(name, []).append((now, reason))
+            if not is_one_too_many or reason != "unknown":
+                book.setdefault(name, []).append((now, reason))
         expected = totals((tries[-1][1], tries[-1][0] - tries[0][0]) for tries in book.values())
         assert waits.totals(now=now) == expected

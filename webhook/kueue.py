@@ -93,7 +93,7 @@ async def _probes(settings: KueueSettings, cluster: Cluster, metrics: CheckMetri
         return web.Response(text="ok\n")
 
     async def metrics_page(request: web.Request) -> web.Response:
-        return scraped(metrics, request)
+        return await scraped(metrics, request)
 
     app = web.Application()
     app.add_routes(

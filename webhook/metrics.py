@@ -6,6 +6,7 @@ Whatever goes wrong in here is logged, once, and changes nothing else. `docs/met
 
 from __future__ import annotations
 
+import asyncio
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,6 +37,12 @@ CONTENT_TYPE_TEXT = CONTENT_TYPE_PLAIN_0_0_4
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.9, 5.0)
 """Seconds. What the guard gives up on at its deadline, 4 s with a webhook's timeout of 5 s, is over 3.9."""
+
+EXPOSITION_SHARE = 0.05
+"""The share of the time that may be spent on making expositions, for whoever asks for them."""
+
+LONGEST_REST_SECONDS = 1.0
+"""How long the next exposition waits at most; Prometheus gives up after 10 s."""
 
 VERDICTS = ("Clear", "PodsRemain", "ExecutionNotStopped", "CheckFailed")
 OPERATIONS = ("CREATE", "UPDATE")
@@ -69,6 +76,9 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._registry = registry or CollectorRegistry()
         self._faulty: set[str] = set()
+        self._turn = asyncio.Lock()
+        self._rest_until = 0.0
+        self._made: dict[bool, _Made] = {}
         self.log_lines_lost: Callable[[], int] = lambda: 0
         build = Info("interlock_build", "The version that runs, and its Python.", registry=self._registry)
         build.info({"version": __version__, "python": platform.python_version()})
@@ -126,6 +136,28 @@ class Metrics:
         """So many events were sent, could not be sent, or were too many to wait."""
         self._events[outcome].inc(count)
 
+    async def shared_exposition(self, accept: str) -> tuple[bytes, str]:
+        """As `exposition`, made after this call, but one for all that wait, within `EXPOSITION_SHARE`.
+
+        So that whoever asks in a loop does not hold up reviews. Raises whatever a collector raises.
+        """
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
+        as_openmetrics = _prefers_openmetrics(accept)
+        async with self._turn:
+            last = self._made.get(as_openmetrics)
+            if last is not None and last.begun > asked:
+                return last.page
+            await asyncio.sleep(self._rest_until - loop.time())
+            begun = loop.time()
+            try:
+                page = self.exposition(accept)
+            finally:
+                took = loop.time() - begun
+                self._rest_until = begun + min(took / EXPOSITION_SHARE, LONGEST_REST_SECONDS)
+            self._made[as_openmetrics] = _Made(begun, page)
+            return page
+
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """All metrics as text, and its content type: OpenMetrics where the Accept header prefers it.
 
@@ -172,10 +204,10 @@ class Metrics:
         self._pull(what, families)
 
 
-def scraped(metrics: Metrics, request: web.Request) -> web.Response:
+async def scraped(metrics: Metrics, request: web.Request) -> web.Response:
     """The answer to a scrape; a 500 in words where there is none."""
     try:
-        body, content_type = metrics.exposition(request.headers.get("Accept", ""))
+        body, content_type = await metrics.shared_exposition(request.headers.get("Accept", ""))
     except Exception as error:  # noqa: BLE001 - no scrape may end what is watched
         metrics.tell_fault("exposition", error)
         return web.Response(status=500, text="the metrics cannot be told: the log says why\n")
@@ -334,6 +366,14 @@ class CheckMetrics(Metrics):
     def decided(self, decision: Decision) -> None:
         """A Workload was looked at."""
         self._decisions[decision].inc()
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """An exposition with its content type, and when it was begun, by the loop's clock."""
+
+    begun: float
+    page: tuple[bytes, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ async def _readyz(request: web.Request) -> web.Response:
 
 
 async def _metrics(request: web.Request) -> web.Response:
-    return scraped(request.app[METRICS], request)
+    return await scraped(request.app[METRICS], request)
 
 
 async def _validate(http: web.Request) -> web.Response:

@@ -41,7 +41,11 @@ class _Wait:
 
 
 class Waits:
-    """The TrainJobs that the guard denies; bounded: beyond `most` the one not tried for longest goes."""
+    """The TrainJobs that the guard denies; bounded: beyond `most` the one not tried for longest goes.
+
+    But not for one that waits for `unknown`: such denials cost their sender nothing, not even a pod, and must
+    not drive out the waits that somebody has to be told of.
+    """
 
     def __init__(self, most: int = MOST_WAITS, forget_seconds: float = FORGET_SECONDS) -> None:
         self._most = most
@@ -57,6 +61,8 @@ class Waits:
         self._forget(now)
         before = self._waits.pop((namespace, name), None)
         if before is None and len(self._waits) >= self._most:
+            if because == "unknown":
+                return
             del self._waits[next(iter(self._waits))]
         self._waits[namespace, name] = _Wait(now if before is None else before.since, now, because)
 

@@ -27,6 +27,7 @@ EXPECTED = {
     "InterlockBundleNotPublished",
     "InterlockTrainJobWaitsForLostNode",
     "InterlockCheckDown",
+    "InterlockCheckFailing",
     "InterlockCallsFailing",
     "InterlockFailsOpen",
 }
@@ -107,6 +108,12 @@ def test_an_alert_says_how_bad_it_is_what_to_do_first_and_where_to_read_on(alert
     assert told.keys() == {"summary", "description", "runbook"}
     assert "First: " in told["description"]
     assert told["runbook"] == f"docs/operations.md#{alert['alert'].lower()}"
+
+
+def test_the_logs_to_look_at_are_those_of_every_replica() -> None:
+    """`kubectl logs deployment/…` shows one of them."""
+    told = [GUIDE.read_text(), *(alert["annotations"]["description"] for alert in manifests.alerts())]
+    assert [text for text in told if "logs deployment/trainjob" in text or "logs deployment/{" in text] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
