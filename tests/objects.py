@@ -256,4 +256,5 @@ def _deletion(*, deleting: bool) -> Document:
 def _conditions(conditions: Mapping[str, str] | None) -> Document:
     if not conditions:
         return {}
-    return {"conditions": [{"type": kind, "status": status} for kind, status in conditions.items()]}
+    told = {"reason": "Told", "message": "", "lastTransitionTime": CREATED_AT}
+    return {"conditions": [{"type": kind, "status": status} | told for kind, status in conditions.items()]}
