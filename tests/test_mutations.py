@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.mutants import mutate
 
 FAILED = 1
 """pytest's exit code when tests ran and some failed; an import error or no test found is another."""
@@ -176,13 +175,7 @@ PARTS = [
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
 def test_without_a_part_of_the_rule_its_test_goes_red(part: Part, tmp_path: Path) -> None:
-    for package in ("webhook", "certs", "tests"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    module = tmp_path / part.module
-    source = module.read_text()
-    assert source.count(part.written) == 1, "the part is no longer written like this"
-    module.write_text(source.replace(part.written, part.without))
+    mutate(tmp_path, part.module, part.written, part.without)
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", part.test],
         cwd=tmp_path,

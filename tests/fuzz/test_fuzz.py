@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from tests.fuzz.judging import complaints, verdict
 from tests.fuzz.oracle import must_not_be_allowed
 from tests.fuzz.reviews import MUST_BE_ALLOWED, Truth
 from tests.fuzz.wire import Reply
+from tests.mutants import mutate
 
-ROOT = Path(__file__).parent.parent.parent
 SEED = 1
 FAILED = 1
 
@@ -136,12 +135,7 @@ PARTS = [
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
 def test_without_a_part_of_the_guard_the_fuzzing_complains(part: Part, tmp_path: Path) -> None:
-    for package in ("webhook", "certs", "tests"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    module = tmp_path / part.module
-    source = module.read_text()
-    assert source.count(part.written) == 1, "the part is no longer written like this"
-    module.write_text(source.replace(part.written, part.without))
+    mutate(tmp_path, part.module, part.written, part.without)
 
     ran = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", "--seed", str(SEED), "--inputs", "2000", "--failures", "1"],
