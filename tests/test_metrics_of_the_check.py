@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,7 +17,7 @@ from tests import objects
 from tests.benches import until
 from tests.kueue_objects import SINCE, admission_check, check_state, conditions, owned_by, workload
 from tests.scrapes import Scrape, read_scrape
-from tests.test_serve import Served
+from tests.test_serve import Served, running
 from webhook.kueue import _lead
 from webhook.metrics import CheckMetrics
 from webhook.sandbox import Sandbox
@@ -44,22 +41,11 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 async def check(sandbox: Sandbox, folder: Path) -> AsyncIterator[Served]:
     """A replica of the check."""
     sandbox.write_kubeconfig(folder / "kubeconfig", "check")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "webhook.cli", "kueue", "--port", "0"),
-        *("--kubeconfig", str(folder / "kubeconfig")),
-        stdout=PIPE,
-        stderr=PIPE,
-        env={**os.environ, "INTERLOCK_HOST": "127.0.0.1"},
-    )
-    served = Served(process)
-    following = asyncio.create_task(served.follow())
-    try:
+    arguments = ("kueue", "--port", "0", "--kubeconfig", str(folder / "kubeconfig"))
+    async with running(
+        *arguments, stop=signal.SIGTERM, environment={"INTERLOCK_HOST": "127.0.0.1"}
+    ) as served:
         yield served
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-        await process.wait()
-        await following
 
 
 async def scrape(served: Served) -> Scrape:

@@ -10,8 +10,8 @@ import signal
 import ssl
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,23 +72,31 @@ class Served:
 
 
 @asynccontextmanager
-async def served(kubeconfig: Path, *options: str, **environment: str) -> AsyncIterator[Served]:
+async def running(
+    *arguments: str, environment: Mapping[str, str], stop: signal.Signals = signal.SIGKILL
+) -> AsyncIterator[Served]:
+    """A process of `interlock`, which is sent `stop` at the end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "webhook.cli", "serve", "--host", "127.0.0.1", "--port", "0"),
-        *("--kubeconfig", str(kubeconfig), *options),
+        *(sys.executable, "-m", "webhook.cli", *arguments),
         stdout=PIPE,
         stderr=PIPE,
         env={**os.environ, **environment},
     )
-    guard = Served(process)
-    following = asyncio.create_task(guard.follow())
+    started = Served(process)
+    following = asyncio.create_task(started.follow())
     try:
-        yield guard
+        yield started
     finally:
         if process.returncode is None:
-            process.kill()
+            process.send_signal(stop)
         await process.wait()
         await following
+
+
+def served(kubeconfig: Path, *options: str, **environment: str) -> AbstractAsyncContextManager[Served]:
+    """A guard of its own process."""
+    arguments = ("serve", "--host", "127.0.0.1", "--port", "0", "--kubeconfig", str(kubeconfig), *options)
+    return running(*arguments, environment=environment)
 
 
 @pytest.fixture

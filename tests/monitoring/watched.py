@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
-import os
 import ssl
-import sys
-from asyncio.subprocess import PIPE
 from base64 import b64decode
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +18,7 @@ from tests.kueue_objects import admission_check
 from tests.monitoring import manifests
 from tests.monitoring.manifests import Document
 from tests.monitoring.prometheus import Prometheus, Target, scrape_config
-from tests.test_serve import Served, served
+from tests.test_serve import Served, running, served
 from webhook.registration import Service, webhook_configuration
 from webhook.sandbox import Sandbox
 from webhook.trainjob import DEFAULT_A_KEY
@@ -122,20 +118,6 @@ def _held(group: Document, held: str | None) -> Document:
     return group | {"rules": rules}
 
 
-@asynccontextmanager
-async def _checking(kubeconfig: Path) -> AsyncIterator[Served]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "webhook.cli", "kueue", "--port", "0", "--kubeconfig", str(kubeconfig)),
-        stdout=PIPE,
-        stderr=PIPE,
-        env={**os.environ, "INTERLOCK_HOST": "127.0.0.1"},
-    )
-    check = Served(process)
-    following = asyncio.create_task(check.follow())
-    try:
-        yield check
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        await following
+def _checking(kubeconfig: Path) -> AbstractAsyncContextManager[Served]:
+    arguments = ("kueue", "--port", "0", "--kubeconfig", str(kubeconfig))
+    return running(*arguments, environment={"INTERLOCK_HOST": "127.0.0.1"})
