@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` shows it, `make test` proves it.
+# `make demo` shows it, `make test` tells while working, `make prove` proves all of it. `make` alone lists the rest.
 PYTHON ?= python3
 VENV ?= .venv
 KEEP ?=
@@ -8,10 +8,14 @@ OVERLAY ?= base
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint format bench sandbox envtest deploy undeploy clean lock
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench sandbox envtest deploy undeploy clean lock
+
+help:  ## This list.
+	@grep -hE '^[a-z]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 
 demo: $(INSTALLED)  ## The story, in the terminal; KEEP=1 leaves it running to play with.
-	$(BIN)/python -m webhook.sandbox.demo $(if $(KEEP),--keep)
+	$(BIN)/python -m sandbox.demo $(if $(KEEP),--keep)
 
 test: $(INSTALLED)  ## All tests. TESTS="-k name" picks some.
 	$(BIN)/python -m pytest $(TESTS)
@@ -30,7 +34,7 @@ bench: $(INSTALLED)  ## What it costs, against the bare reads and against kopf. 
 	$(BIN)/python -m tests.bench $(BENCH)
 
 sandbox: $(INSTALLED)  ## Only the in-memory API server; prints its kubeconfig.
-	@if [ -t 0 ]; then set -m; fi; $(BIN)/python -m webhook.sandbox; exit
+	@if [ -t 0 ]; then set -m; fi; $(BIN)/python -m sandbox; exit
 
 envtest:  ## A real kube-apiserver to test on: prints the folder to name in KUBEBUILDER_ASSETS.
 	@tests/envtest.sh

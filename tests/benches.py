@@ -15,12 +15,9 @@ from typing import Any
 
 import yaml
 
-from tests.apiserver import ApiServer
-from tests.programs import kubectl_or_skip, run
-from webhook.registration import webhook_configuration
-from webhook.sandbox import Sandbox
-from webhook.sandbox.controllers.client import ApiError, Client
-from webhook.sandbox.controllers.kinds import (
+from sandbox import Sandbox
+from sandbox.controllers.client import ApiError, Client
+from sandbox.controllers.kinds import (
     ADMISSION_CHECKS,
     CLUSTER_QUEUES,
     JOBS,
@@ -32,7 +29,11 @@ from webhook.sandbox.controllers.kinds import (
     WORKLOADS,
     Kind,
 )
-from webhook.trainjob import DEFAULT_A_KEY
+from tests.apiserver import ApiServer
+from tests.programs import kubectl_or_skip, run
+from tests.repository import REPOSITORY
+from webhook.rule.trainjob import DEFAULT_A_KEY
+from webhook.telling.registration import webhook_configuration
 
 Document = dict[str, Any]
 
@@ -65,8 +66,8 @@ CLEARED = (
 
 GUARD = "system:serviceaccount:trainjob-interlock:trainjob-interlock"
 ROLE = "trainjob-interlock"
-ACCESS = Path(__file__).parent.parent / "manifests" / "base" / "access.yaml"
-PEOPLE = Path(__file__).parent.parent / "manifests" / "people" / "access.yaml"
+ACCESS = REPOSITORY / "manifests" / "base" / "access.yaml"
+PEOPLE = REPOSITORY / "manifests" / "people" / "access.yaml"
 _RBAC = {"apiGroup": "rbac.authorization.k8s.io"}
 
 FOREVER_SECONDS = 3600

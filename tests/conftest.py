@@ -15,14 +15,14 @@ import aiohttp
 import orjson
 import pytest
 
+from sandbox import Sandbox
+from sandbox.controllers.client import Client
 from tests.apiserver import ApiServer, assets_or_skip
 from tests.benches import Bench
 from tests.programs import kubectl_or_skip
-from webhook.cluster import Cluster
-from webhook.metrics import GuardMetrics
-from webhook.sandbox import Sandbox
-from webhook.sandbox.controllers.client import Client
-from webhook.server import Lifecycle, listening
+from webhook.cluster.transport import Cluster
+from webhook.guard.metrics import GuardMetrics
+from webhook.guard.server import Lifecycle, listening
 from webhook.settings import Settings
 
 ON_A_REAL_APISERVER = frozenset({"apiserver", "installation"})

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from tests.repository import REPOSITORY
 
 
 def mutate(copy: Path, module: str, written: str, without: str) -> None:
     """Copy the project into a folder and replace, in one module of the copy, what stands there once."""
     for package in ("webhook", "certs", "tests"):
-        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", copy)
+        shutil.copytree(REPOSITORY / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "pyproject.toml", copy)
     path = copy / module
     source = path.read_text()
     assert source.count(written) == 1, "the part is no longer written like this"

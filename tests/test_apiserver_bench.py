@@ -20,8 +20,8 @@ from tests import objects
 from tests.apiserver import TESTS, ApiServer, Document, StartFailedError, assets_or_skip, own_crds, version_of
 from tests.conftest import guard_against
 from tests.objects import NAME, NAMESPACE
-from webhook.registration import WEBHOOK_NAME, webhook_configuration
-from webhook.trainjob import DEFAULT_A_KEY
+from webhook.rule.trainjob import DEFAULT_A_KEY
+from webhook.telling.registration import WEBHOOK_NAME, webhook_configuration
 
 NAMESPACES = "/api/v1/namespaces"
 NODES = "/api/v1/nodes"

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests.objects import Document, execution_labels, patch, trainjob
-from tests.test_trainjob import HOSTILE_VALUES
+from tests.rule.test_trainjob import HOSTILE_VALUES
 from webhook.question import MOST_EXECUTIONS, Subject
-from webhook.trainjob import (
+from webhook.rule.trainjob import (
     DEFAULT_A_KEY,
     JOB_ID_LABEL,
     SUBMISSION_LABEL,

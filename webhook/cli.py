@@ -9,12 +9,13 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import typer
 from pydantic import ValidationError
 
-from webhook import __version__, commands, logs
-from webhook.credentials import CredentialsError
-from webhook.kueue import serve as serve_check
-from webhook.server import serve as serve_guard
+from webhook import __version__, logs
+from webhook.check.process import serve as serve_check
+from webhook.cluster.credentials import CredentialsError
+from webhook.guard.server import serve as serve_guard
+from webhook.guard.tls_buffers import small_tls_buffers
 from webhook.settings import KueueSettings, Settings
-from webhook.tls_buffers import small_tls_buffers
+from webhook.verbs import commands
 
 app = typer.Typer(
     name="interlock",

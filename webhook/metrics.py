@@ -1,4 +1,4 @@
-"""What the guard and the admission check count and measure, for Prometheus.
+"""What guard and check count and measure alike, and how Prometheus is told; each has more of its own.
 
 Nothing of a request, an object or an error becomes a label: every series there can be exists from the start.
 Whatever goes wrong in here is logged, once, and changes nothing else. `docs/metrics.md` lists what there is.
@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import platform
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar, cast, get_args
 
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from certs.authority import ServingCertificate
 from webhook import __version__
-from webhook.admission_check import Decision
-from webhook.observer import ErrorKind, EventOutcome, Read
-from webhook.waits import BECAUSE, Because, Total, Waits, totals
+from webhook.cluster.observer import ErrorKind, EventOutcome, Read
+from webhook.rule.waits import BECAUSE, Because, Total
 
 PATH = "/metrics"
 
@@ -55,7 +51,7 @@ _Self = TypeVar("_Self", bound="Metrics")
 _Given = ParamSpec("_Given")
 
 
-def _harmless(
+def harmless(
     record: Callable[Concatenate[_Self, _Given], None],
 ) -> Callable[Concatenate[_Self, _Given], None]:
     """Have a fault logged instead of raised: no answer may depend on whether it could be counted."""
@@ -109,29 +105,29 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         self._pull(
             "log lines lost",
-            lambda: _counted(
+            lambda: counted(
                 "interlock_log_lines_lost_total",
                 "Lines of the log that were dropped or could not be written.",
                 self.log_lines_lost(),
             ),
         )
 
-    @_harmless
+    @harmless
     def read_took(self, read: Read, seconds: float) -> None:
         """A read of a question answered, failed or was given up."""
         self._reads[read].observe(seconds)
 
-    @_harmless
+    @harmless
     def question_took(self, verdict: str, seconds: float) -> None:
         """A question was answered."""
         self._questions[verdict].observe(seconds)
 
-    @_harmless
+    @harmless
     def call_failed(self, kind: ErrorKind) -> None:
         """A call of the API server had no usable answer."""
         self._api_errors[kind].inc()
 
-    @_harmless
+    @harmless
     def events_went(self, outcome: EventOutcome, count: int) -> None:
         """So many events were sent, could not be sent, or were too many to wait."""
         self._events[outcome].inc(count)
@@ -214,181 +210,12 @@ async def scraped(metrics: Metrics, request: web.Request) -> web.Response:
     return web.Response(body=body, headers={"Content-Type": content_type})
 
 
-class GuardMetrics(Metrics):
-    """Of the guard. What is looked up at each scrape is given by attributes."""
-
-    def __init__(
-        self, registry: CollectorRegistry | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(registry)
-        self._clock = clock
-        self._waits = Waits()
-        self.is_ready: Callable[[], bool] = lambda: False
-        self.certificate: Callable[[], ServingCertificate | None] = lambda: None
-        self.is_published: Callable[[], bool | None] = lambda: None
-        self.certificate_failures: Callable[[], int] = lambda: 0
-        decisions = Counter(
-            "interlock_decisions_total",
-            "AdmissionReviews that were answered, by the answer.",
-            ["verdict", "operation"],
-            registry=self._registry,
-        )
-        self._decisions = {
-            (verdict, operation): decisions.labels(verdict, operation)
-            for verdict, operations in (
-                *((verdict, OPERATIONS) for verdict in (*VERDICTS, "BadRequest", "NoAdmission")),
-                ("Unguarded", (*OPERATIONS, OTHER)),
-            )
-            for operation in operations
-        }
-        self._refused = self._counter(
-            "interlock_refused_requests_total",
-            "Requests to /validate that were no readable AdmissionReview, by the HTTP code of the answer.",
-            "code",
-            map(str, REFUSALS),
-        )
-        self._reviews = self._histogram(
-            "interlock_review_duration_seconds",
-            "From the arrival of an AdmissionReview to its answer; asked: whether the cluster had to be.",
-            "asked",
-            ("yes", "no"),
-        )
-        self._in_flight = Gauge(
-            "interlock_reviews_in_flight", "Requests to /validate being answered.", registry=self._registry
-        )
-        self._pull(
-            "readiness",
-            lambda: _gauge("interlock_ready", "1 where /readyz says ok, else 0.", float(self.is_ready())),
-        )
-        self._expiry = _Expiry(None)
-        self._pull("certificate expiry", self._certificate_expiry)
-        self._pull("published bundle", self._published)
-        self._pull(
-            "certificate failures",
-            lambda: _counted(
-                "interlock_certificate_failures_total",
-                "Rounds of keeping the certificate in which something failed.",
-                self.certificate_failures(),
-            ),
-        )
-        self._pull_waits(
-            "trainjobs",
-            "From the first to the last denial of the one for which that is longest, by what it waits for.",
-            lambda: self._waits.totals(now=self._clock()),
-        )
-
-    @_harmless
-    def review_began(self) -> None:
-        """A request to /validate arrived."""
-        self._in_flight.inc()
-
-    @_harmless
-    def review_ended(self) -> None:
-        """A request to /validate was answered, or will not be."""
-        self._in_flight.dec()
-
-    @_harmless
-    def decided(self, verdict: str, operation: str, *, asked: bool, seconds: float) -> None:
-        """An AdmissionReview was answered so many seconds after it arrived."""
-        self._decisions[verdict, operation if operation in OPERATIONS else OTHER].inc()
-        self._reviews["yes" if asked else "no"].observe(seconds)
-
-    @_harmless
-    def refused(self, status: int) -> None:
-        """A request was answered with this HTTP code because it is no readable AdmissionReview."""
-        self._refused[str(status)].inc()
-
-    @_harmless
-    def tried(self, namespace: str, name: str, because: Because | None) -> None:
-        """A TrainJob was to be admitted, in earnest: it has to wait, or where there is no reason need not."""
-        if because is None:
-            self._waits.allowed(namespace, name)
-        else:
-            self._waits.denied(namespace, name, because, now=self._clock())
-
-    def _certificate_expiry(self) -> tuple[Metric]:
-        served = self.certificate()
-        if served is not self._expiry.of:
-            self._expiry = _Expiry.read(served)
-        family = GaugeMetricFamily(
-            "interlock_certificate_expiry_timestamp_seconds",
-            "When the certificate that is served expires, and its authority where that is known.",
-            labels=["certificate"],
-        )
-        for certificate, moment in (("serving", self._expiry.serving), ("authority", self._expiry.authority)):
-            if moment is not None:
-                family.add_metric([certificate], moment.timestamp())
-        return (family,)
-
-    def _published(self) -> tuple[Metric, ...]:
-        published = self.is_published()
-        if published is None:
-            return ()
-        return _gauge(
-            "interlock_ca_bundle_published",
-            "Whether the webhook configuration's caBundle holds what this replica serves, as last seen.",
-            float(published),
-        )
-
-
-class CheckMetrics(Metrics):
-    """Of Kueue's admission check. What is looked up at each scrape is given by attributes."""
-
-    def __init__(
-        self,
-        registry: CollectorRegistry | None = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        super().__init__(registry)
-        self.is_leading: Callable[[], bool] = lambda: False
-        self.waits: Callable[[datetime], Iterable[tuple[Because, float]]] = lambda _: ()
-        self._decisions = self._counter(
-            "interlock_check_decisions_total",
-            "Looks at Workloads, by what they came to.",
-            "verdict",
-            get_args(Decision),
-        )
-        self._pull(
-            "leading",
-            lambda: _gauge(
-                "interlock_leading",
-                "1 where this replica decides the admission checks, 0 where it waits to take over.",
-                float(self.is_leading()),
-            ),
-        )
-        self._pull_waits(
-            "workloads",
-            "How long the one that waits longest has waited for its check, by what it waits for.",
-            lambda: totals(self.waits(clock()) if self.is_leading() else ()),
-        )
-
-    @_harmless
-    def decided(self, decision: Decision) -> None:
-        """A Workload was looked at."""
-        self._decisions[decision].inc()
-
-
 @dataclass(frozen=True, slots=True)
 class _Made:
     """An exposition with its content type, and when it was begun, by the loop's clock."""
 
     begun: float
     page: tuple[bytes, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Expiry:
-    """When a certificate and its authority expire; read when it changes, not at each scrape."""
-
-    of: ServingCertificate | None
-    serving: datetime | None = None
-    authority: datetime | None = None
-
-    @classmethod
-    def read(cls, certificate: ServingCertificate | None) -> _Expiry:
-        if certificate is None:
-            return cls(None)
-        return cls(certificate, certificate.not_after, certificate.authority_not_after)
 
 
 @dataclass(frozen=True)
@@ -420,11 +247,13 @@ class _WithoutCreated(Collector):
             yield family
 
 
-def _gauge(name: str, meaning: str, value: float) -> tuple[Metric]:
+def gauge(name: str, meaning: str, value: float) -> tuple[Metric]:
+    """One gauge without labels, for `_pull`."""
     return (GaugeMetricFamily(name, meaning, value=value),)
 
 
-def _counted(name: str, meaning: str, value: float) -> tuple[Metric]:
+def counted(name: str, meaning: str, value: float) -> tuple[Metric]:
+    """One counter that somebody else counts, for `_pull`."""
     return (CounterMetricFamily(name, meaning, value=value),)
 
 

@@ -1,6 +1,6 @@
 """The question that guard, check and verbs ask: may an execution of this TrainJob start?
 
-Reads the cluster within a deadline and leaves the decision to `webhook.verdict`.
+Reads the cluster within a deadline and leaves the decision to `webhook.rule.verdict`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from webhook import wording
-from webhook.cluster import Cluster, ReadFailedError
-from webhook.observer import Read
-from webhook.review import verdict_name
-from webhook.trainjob import JOB_ID_LABEL, SUBMISSION_LABEL, Execution, TrainJob, is_label_value
-from webhook.verdict import (
+from webhook.cluster.observer import Read
+from webhook.cluster.transport import Cluster, ReadFailedError
+from webhook.rule.trainjob import JOB_ID_LABEL, SUBMISSION_LABEL, Execution, TrainJob, is_label_value
+from webhook.rule.verdict import (
     NOT_READABLE,
     Failure,
     NodeState,
@@ -35,6 +33,8 @@ from webhook.verdict import (
     unsettled_trainjob,
     with_node_states,
 )
+from webhook.telling import wording
+from webhook.telling.review import verdict_name
 
 JOBS_IN_A_PAGE = 20
 """How many Jobs are held at once: some 10 to 40 kB each, 1.5 MB at the most."""

@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from certs.authority import AUTHORITY_LIFETIME, SERVING_LIFETIME
 from certs.rotation import PROPAGATION
-from webhook.trainjob import DEFAULT_A_KEY, is_object_name, is_qualified_name
+from webhook.rule.trainjob import DEFAULT_A_KEY, is_object_name, is_qualified_name
 
 KEEPALIVE_SECONDS = 180.0
 

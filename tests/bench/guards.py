@@ -22,9 +22,10 @@ import psutil
 from certs.authority import new_authority
 from tests.bench.servers import Served
 from tests.bench.worker import ended
+from tests.repository import REPOSITORY
 
 START_SECONDS = 60.0
-DOCKERFILE = Path(__file__).parent.parent.parent / "Dockerfile"
+DOCKERFILE = REPOSITORY / "Dockerfile"
 
 
 def image_settings() -> dict[str, str]:

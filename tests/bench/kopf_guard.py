@@ -18,13 +18,13 @@ from typing import Any
 
 import kopf
 
-from webhook import wording
-from webhook.cluster import Cluster
+from webhook.cluster.transport import Cluster
 from webhook.question import Subject, ask
-from webhook.readmission import BadAdmissionNumber, NoAdmission, Operation, detect
-from webhook.review import BAD_REQUEST, LOCKED, UNAVAILABLE
-from webhook.trainjob import DEFAULT_A_KEY, GROUP, RESOURCE, read_trainjob
-from webhook.verdict import Clear, Unknown
+from webhook.rule.readmission import BadAdmissionNumber, NoAdmission, Operation, detect
+from webhook.rule.trainjob import DEFAULT_A_KEY, GROUP, RESOURCE, read_trainjob
+from webhook.rule.verdict import Clear, Unknown
+from webhook.telling import wording
+from webhook.telling.review import BAD_REQUEST, LOCKED, UNAVAILABLE
 
 HANDLER = "validate"
 """Its id, which kopf takes for the path: the same as ours."""

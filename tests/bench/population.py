@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import orjson
 
+from sandbox.controllers.client import Client
+from sandbox.controllers.kinds import JOBS, JOBSETS, NODES, PODS, Kind
 from tests import objects
 from tests.benches import NAMESPACES
 from webhook.question import Subject
-from webhook.sandbox.controllers.client import Client
-from webhook.sandbox.controllers.kinds import JOBS, JOBSETS, NODES, PODS, Kind
-from webhook.trainjob import DEFAULT_A_KEY, read_trainjob
+from webhook.rule.trainjob import DEFAULT_A_KEY, read_trainjob
 
 AT_ONCE = 32
 

@@ -15,10 +15,10 @@ import orjson
 
 from tests.bench.population import subject_of
 from tests.bench.worker import Round, obey
-from webhook import wording
-from webhook.cluster import JOBSET_GROUP, JOBSET_VERSION, NOT_TERMINAL, Cluster
+from webhook.cluster.transport import JOBSET_GROUP, JOBSET_VERSION, NOT_TERMINAL, Cluster
 from webhook.question import JOBS_IN_A_PAGE, Subject, ask
-from webhook.verdict import Unknown
+from webhook.rule.verdict import Unknown
+from webhook.telling import wording
 
 SECONDS = 4.0
 """The guard's deadline, to which the bare reads are held too."""

@@ -18,11 +18,11 @@ from pathlib import Path
 import psutil
 import yaml
 
+from sandbox import Sandbox
+from sandbox.controllers.client import Client
 from tests.apiserver import ApiServer
 from tests.bench.worker import Round, obey, working
 from tests.benches import GUARD, Bench
-from webhook.sandbox import Sandbox
-from webhook.sandbox.controllers.client import Client
 
 _ADMIN, _GUARD = "admin.kubeconfig", "guard.kubeconfig"
 

@@ -15,9 +15,9 @@ from typing import Any
 from certs.keeper import CertificateKeeper
 from certs.publication import published_in
 from certs.rotation import Terms
-from webhook.certificates import ClusterCertificates
-from webhook.cluster import Cluster
-from webhook.sandbox import Sandbox
+from sandbox import Sandbox
+from webhook.cluster.certificates import ClusterCertificates
+from webhook.cluster.transport import Cluster
 
 NAMESPACE, SECRET = "trainjob-interlock", "serving"
 CONFIGURATION, WEBHOOK = "trainjob-interlock", "readmission.interlock.example"

@@ -11,7 +11,7 @@ import pytest
 
 from certs.authority import bare_server_context, new_authority
 from tests.certs.bench import greet, greeter, trusting
-from tests.test_authority import handshake
+from tests.certs.test_authority import handshake
 
 NOW = datetime.now(UTC)
 OLD, NEW = (new_authority(now=NOW) for _ in range(2))

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from webhook.registration import Service, webhook_configuration
-from webhook.sandbox import Sandbox
-from webhook.trainjob import DEFAULT_A_KEY
+from sandbox import Sandbox
+from webhook.rule.trainjob import DEFAULT_A_KEY
+from webhook.telling.registration import Service, webhook_configuration
 
 SECRET = "trainjob-interlock/trainjob-interlock-certificate"
 CONFIGURATION = "trainjob-interlock"

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.faults_under_load.apiserver import CONFIGURATION, SECRET
 from tests.faults_under_load.service import Endpoint
 from tests.fuzz.wire import Connection, NoReplyError
-from tests.test_serve import Served, served
+from tests.guard.test_serve import Served, served
 
 PROBE_EVERY_SECONDS = 2.0
 PROBE_TIMEOUT_SECONDS = 2.0

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from sandbox.controllers.client import Client
 from tests.benches import WEBHOOKS
 from tests.faults_under_load.apiserver import CONFIGURATION, GUARD, api_server
 from tests.faults_under_load.clients import Call, Clients
@@ -23,7 +24,6 @@ from tests.faults_under_load.plan import Bench, carry_out, plan
 from tests.faults_under_load.replicas import replicas
 from tests.faults_under_load.service import Service
 from tests.faults_under_load.trainjobs import keep_changing, trainjobs
-from webhook.sandbox.controllers.client import Client
 
 GUARDS = 2
 CLIENTS = 64

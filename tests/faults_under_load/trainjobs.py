@@ -13,10 +13,10 @@ from uuid import UUID
 
 import aiohttp
 
+from sandbox.controllers.client import ApiError, Client
+from sandbox.controllers.kinds import JOBS, PODS, Kind
 from tests import objects
 from tests.objects import Document, execution_labels
-from webhook.sandbox.controllers.client import ApiError, Client
-from webhook.sandbox.controllers.kinds import JOBS, PODS, Kind
 
 NAMESPACE = "team"
 RETRY_SECONDS = 0.1

@@ -11,7 +11,7 @@ from tests import objects
 from tests.fuzz.encoding import Fragment, Repeated
 from tests.fuzz.reviews import Known, Truth
 from tests.objects import Document, a, execution_labels
-from webhook.trainjob import DEFAULT_A_KEY
+from webhook.rule.trainjob import DEFAULT_A_KEY
 
 Mutation = Callable[[Known, Random], None]
 

@@ -94,13 +94,13 @@ class Part:
 PARTS = [
     Part(
         "null is not suspended",
-        "webhook/trainjob.py",
+        "webhook/rule/trainjob.py",
         "suspended=suspend is True",
         "suspended=suspend is not False",
     ),
     Part(
         "A is read in labels",
-        "webhook/trainjob.py",
+        "webhook/rule/trainjob.py",
         'for field, values in (("annotations", template.annotations), ("labels", template.labels)):',
         'for field, values in (("annotations", template.annotations),):',
     ),
@@ -119,13 +119,13 @@ PARTS = [
     ),
     Part(
         "whatever says TrainJob is guarded",
-        "webhook/review.py",
+        "webhook/telling/review.py",
         "            or any(_says_trainjob(document) for document in documents)\n",
         "",
     ),
     Part(
         "str() is not called on what may be too deep",
-        "webhook/review.py",
+        "webhook/telling/review.py",
         "isinstance(api_version, str) and api_version.startswith(",
         "str(api_version).startswith(",
         "internal error",

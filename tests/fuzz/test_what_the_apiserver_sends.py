@@ -12,11 +12,11 @@ from pathlib import Path
 import orjson
 import pytest
 
+from sandbox.controllers.client import ApiError
+from sandbox.controllers.kinds import TRAINJOBS
 from tests import objects
 from tests.benches import GUARD, Bench
 from tests.conftest import Guard, guard_against
-from webhook.sandbox.controllers.client import ApiError
-from webhook.sandbox.controllers.kinds import TRAINJOBS
 
 LOCKED = 423
 

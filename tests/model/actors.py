@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from tests.model.apiserver import ApiServer
-from tests.model.executions import Execution
-from webhook.sandbox.controllers import (
+from sandbox.controllers import (
     job,
     jobset,
     kubelets,
@@ -18,7 +16,7 @@ from webhook.sandbox.controllers import (
     scheduler,
     trainer,
 )
-from webhook.sandbox.controllers.kinds import (
+from sandbox.controllers.kinds import (
     JOBS,
     JOBSET_NAME,
     JOBSETS,
@@ -32,9 +30,11 @@ from webhook.sandbox.controllers.kinds import (
     is_terminating,
     owner_reference,
 )
-from webhook.sandbox.controllers.kubelets import Machines
-from webhook.sandbox.controllers.planning import Create, Patch, Plan, Write
-from webhook.sandbox.controllers.world import Changed, World
+from sandbox.controllers.kubelets import Machines
+from sandbox.controllers.planning import Create, Patch, Plan, Write
+from sandbox.controllers.world import Changed, World
+from tests.model.apiserver import ApiServer
+from tests.model.executions import Execution
 
 BACKOFF = timedelta(seconds=10)
 _NEVER = datetime.max.replace(tzinfo=UTC)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from tests.model.executions import Executions
-from webhook.sandbox.controllers.kinds import (
+from sandbox.controllers.kinds import (
     JOBS,
     JOBSETS,
     NODES,
@@ -25,10 +24,11 @@ from webhook.sandbox.controllers.kinds import (
     is_terminating,
     timestamp,
 )
-from webhook.sandbox.controllers.world import Changed
-from webhook.sandbox.defaults import default
-from webhook.sandbox.patching import merge_patch
-from webhook.sandbox.resources import RESOURCES
+from sandbox.controllers.world import Changed
+from sandbox.defaults import default
+from sandbox.patching import merge_patch
+from sandbox.resources import RESOURCES
+from tests.model.executions import Executions
 
 _RESOURCES = {resource.kind: resource for resource in RESOURCES}
 _CHAIN = frozenset({TRAINJOBS, JOBSETS, JOBS})

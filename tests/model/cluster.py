@@ -13,6 +13,26 @@ from enum import Enum
 from itertools import combinations
 from typing import Any
 
+from sandbox.controllers.kinds import (
+    CLUSTER_QUEUES,
+    JOBS,
+    JOBSETS,
+    LOCAL_QUEUES,
+    NODES,
+    OUT_OF_SERVICE,
+    PODS,
+    TRAINJOBS,
+    WORKLOADS,
+    Kind,
+    Object,
+    condition_status,
+    controlled_by,
+    has_taint,
+    is_terminal,
+    is_terminating,
+)
+from sandbox.controllers.kueue import QUEUE_NAME, evicted
+from sandbox.controllers.planning import Bind, Create, Delete, Patch
 from tests.model.actors import (
     Actor,
     JobController,
@@ -32,30 +52,10 @@ from tests.model.loop import VirtualLoop
 from tests.model.question import Question, Reading, told_verdict, weighed
 from tests.model.story import Story
 from tests.objects import NAMESPACE, execution_labels, patch as runtime_patch, trainjob
-from webhook import guard
-from webhook.readmission import Admission, Operation, detect
-from webhook.sandbox.controllers.kinds import (
-    CLUSTER_QUEUES,
-    JOBS,
-    JOBSETS,
-    LOCAL_QUEUES,
-    NODES,
-    OUT_OF_SERVICE,
-    PODS,
-    TRAINJOBS,
-    WORKLOADS,
-    Kind,
-    Object,
-    condition_status,
-    controlled_by,
-    has_taint,
-    is_terminal,
-    is_terminating,
-)
-from webhook.sandbox.controllers.kueue import QUEUE_NAME, evicted
-from webhook.sandbox.controllers.planning import Bind, Create, Delete, Patch
-from webhook.trainjob import DEFAULT_A_KEY, JOB_ID_LABEL, SUBMISSION_LABEL, read_trainjob
-from webhook.verdict import (
+from webhook.guard import reviewing as guard
+from webhook.rule.readmission import Admission, Operation, detect
+from webhook.rule.trainjob import DEFAULT_A_KEY, JOB_ID_LABEL, SUBMISSION_LABEL, read_trainjob
+from webhook.rule.verdict import (
     Clear,
     Verdict,
     lasting_jobset_uid,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webhook.sandbox.controllers.kinds import Object
+from sandbox.controllers.kinds import Object
 
 Pair = tuple[str, str]
 

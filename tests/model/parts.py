@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
+from sandbox.controllers.kinds import JOBS, PODS
 from tests.model.assumptions import Exceptions, Without
 from tests.model.cluster import Settings
 from tests.model.question import Reading
-from webhook import guard, question, verdict
+from webhook import question
+from webhook.guard import reviewing as guard
 from webhook.question import Subject
-from webhook.readmission import Admission, Detection, NoAdmission, Operation, detect
-from webhook.sandbox.controllers.kinds import JOBS, PODS
-from webhook.trainjob import JOB_ID_LABEL, SUBMISSION_LABEL, TrainJob
-from webhook.verdict import RemainingPod, Unsettled, Verdict, decide, read_remaining_pods
+from webhook.rule import verdict
+from webhook.rule.readmission import Admission, Detection, NoAdmission, Operation, detect
+from webhook.rule.trainjob import JOB_ID_LABEL, SUBMISSION_LABEL, TrainJob
+from webhook.rule.verdict import RemainingPod, Unsettled, Verdict, decide, read_remaining_pods
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,18 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sandbox.controllers.kinds import JOBS, JOBSETS, NODES, PODS, Kind, Object
+from sandbox.selectors import field_selector, label_selector
 from tests.model.apiserver import ApiServer
 from tests.model.loop import VirtualLoop
-from webhook import guard, question
-from webhook.cluster import NOT_TERMINAL, Page, ReadFailedError
-from webhook.observer import NOBODY, Observer
-from webhook.review import GroupVersionKind, GroupVersionResource, Request
-from webhook.sandbox.controllers.kinds import JOBS, JOBSETS, NODES, PODS, Kind, Object
-from webhook.sandbox.selectors import field_selector, label_selector
-from webhook.trainjob import DEFAULT_A_KEY, GROUP, KIND, RESOURCE
-from webhook.verdict import Clear, Failure, Verdict
-from webhook.wording import denial
+from webhook import question
+from webhook.cluster.observer import NOBODY, Observer
+from webhook.cluster.transport import NOT_TERMINAL, Page, ReadFailedError
+from webhook.guard import reviewing as guard
+from webhook.rule.trainjob import DEFAULT_A_KEY, GROUP, KIND, RESOURCE
+from webhook.rule.verdict import Clear, Failure, Verdict
+from webhook.telling.review import GroupVersionKind, GroupVersionResource, Request
+from webhook.telling.wording import denial
 
 SECONDS = 4.0
 """How long a question may take: four fifths of the webhook's 5 s."""

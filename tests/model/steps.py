@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from tests.model.assumptions import Exceptions
-from tests.model.cluster import MACHINES, NAMES, Cluster, Pace, Write, is_finished, new_trainjob
-from tests.objects import a, execution_labels, patch as runtime_patch
-from webhook.sandbox.controllers.kinds import (
+from sandbox.controllers.kinds import (
     JOBS,
     JOBSETS,
     NODES,
@@ -25,8 +22,11 @@ from webhook.sandbox.controllers.kinds import (
     is_terminal,
     is_terminating,
 )
-from webhook.sandbox.controllers.kueue import QUEUE_NAME
-from webhook.trainjob import DEFAULT_A_KEY, read_trainjob
+from sandbox.controllers.kueue import QUEUE_NAME
+from tests.model.assumptions import Exceptions
+from tests.model.cluster import MACHINES, NAMES, Cluster, Pace, Write, is_finished, new_trainjob
+from tests.objects import a, execution_labels, patch as runtime_patch
+from webhook.rule.trainjob import DEFAULT_A_KEY, read_trainjob
 
 MOST_WRITES = 2
 """How many writes to TrainJobs wait for the guard at a time."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.model.apiserver import Written
-from tests.model.executions import Executions
-from webhook.sandbox.controllers.kinds import (
+from sandbox.controllers.kinds import (
     JOBS,
     JOBSETS,
     NODES,
@@ -18,6 +16,8 @@ from webhook.sandbox.controllers.kinds import (
     has_taint,
     is_terminating,
 )
+from tests.model.apiserver import Written
+from tests.model.executions import Executions
 
 _SHOWN = {TRAINJOBS: "TrainJob", JOBSETS: "JobSet", JOBS: "Job", PODS: "pod", NODES: "node"}
 _FINISHED = ("Complete", "Completed", "Failed")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import Guard
-from webhook.metrics import PATH, CheckMetrics
+from webhook.check.metrics import CheckMetrics
+from webhook.metrics import PATH
 
 Sample = tuple[str, dict[str, str]]
 

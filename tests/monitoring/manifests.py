@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import orjson
 import yaml
 
+from tests.repository import REPOSITORY
+
 Document = dict[str, Any]
 
-REPOSITORY = Path(__file__).parent.parent.parent
 MANIFESTS = REPOSITORY / "manifests"
 MONITORING = MANIFESTS / "monitoring"
 PARTS = ("guard", "kueue")

@@ -13,9 +13,10 @@ import yaml
 from tests.monitoring import manifests
 from tests.monitoring.manifests import PARTS, Document
 from tests.monitoring.prometheus import promtool
+from tests.repository import REPOSITORY
 
 CASES = sorted(Path(__file__).parent.glob("*.test.yaml"))
-GUIDE = manifests.REPOSITORY / "docs" / "operations.md"
+GUIDE = REPOSITORY / "docs" / "operations.md"
 NAMES = sorted({alert["alert"] for alert in manifests.alerts()})
 
 EXPECTED = {

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from certs.authority import new_authority
+from sandbox.controllers.client import ApiError, Client
+from sandbox.controllers.kinds import TRAINJOBS
 from tests import objects
 from tests.apiserver import ApiServer
 from tests.benches import WEBHOOKS, Bench, until
 from tests.monitoring import manifests
 from tests.monitoring.exposition import OF_THE_API_SERVER, Sample, samples
 from tests.monitoring.prometheus import Prometheus
-from webhook.registration import WEBHOOK_NAME
-from webhook.sandbox.controllers.client import ApiError, Client
-from webhook.sandbox.controllers.kinds import TRAINJOBS
+from webhook.telling.registration import WEBHOOK_NAME
 
 REJECTIONS = "apiserver_admission_webhook_rejection_count"
 FAIL_OPEN = "apiserver_admission_webhook_fail_open_count"

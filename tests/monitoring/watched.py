@@ -13,15 +13,15 @@ from pathlib import Path
 import aiohttp
 import orjson
 
+from sandbox import Sandbox
 from tests import objects
-from tests.kueue_objects import admission_check
+from tests.check.kueue_objects import admission_check
+from tests.guard.test_serve import Served, running, served
 from tests.monitoring import manifests
 from tests.monitoring.manifests import Document
 from tests.monitoring.prometheus import Prometheus, Target, scrape_config
-from tests.test_serve import Served, running, served
-from webhook.registration import Service, webhook_configuration
-from webhook.sandbox import Sandbox
-from webhook.trainjob import DEFAULT_A_KEY
+from webhook.rule.trainjob import DEFAULT_A_KEY
+from webhook.telling.registration import Service, webhook_configuration
 
 NAMESPACE = "trainjob-interlock"
 SECRET = "trainjob-interlock-certificate"

@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from webhook.sandbox import Sandbox
+    from sandbox import Sandbox
 
 TRAINJOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs"
 PODS = "/api/v1/namespaces/default/pods"

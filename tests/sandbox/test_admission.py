@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 
 from certs.authority import new_authority
+from sandbox import Sandbox, match_conditions
 from tests.sandbox.conftest import APPLY, PODS, TRAINJOBS, Api, connected, pod, trainjob
-from webhook.sandbox import Sandbox, match_conditions
 
 if TYPE_CHECKING:
     Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]

@@ -13,7 +13,7 @@ from tests.sandbox.conftest import pod, trainjob
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from webhook.sandbox import Sandbox
+    from sandbox import Sandbox
 
 TRAINJOB = ("trainer.kubeflow.org", "v1alpha1", "default", "trainjobs")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from webhook.sandbox import Sandbox
-from webhook.sandbox.controllers import ApiError, Client, Controller, Controllers, Process
-from webhook.sandbox.controllers.kinds import (
+from sandbox import Sandbox
+from sandbox.controllers import ApiError, Client, Controller, Controllers, Process
+from sandbox.controllers.kinds import (
     JOBS,
     JOBSETS,
     LOST,
@@ -19,8 +19,8 @@ from webhook.sandbox.controllers.kinds import (
     Object,
     condition_status,
 )
-from webhook.sandbox.controllers.planning import Chain, Create, Patch, Write, delete, plan
-from webhook.sandbox.controllers.world import Event, Listed
+from sandbox.controllers.planning import Chain, Create, Patch, Write, delete, plan
+from sandbox.controllers.world import Event, Listed
 
 A_KEY = "dispatch.phpboyscout.uk/a"
 LABELS = {"dispatch.phpboyscout.uk/job-id": "j-1", "dispatch.phpboyscout.uk/submission": "s-1"}

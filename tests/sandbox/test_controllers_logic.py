@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from certs.authority import new_authority
-from webhook.sandbox.controllers import job, kubelets, node_lifecycle, pod_gc, scheduler, trainer
-from webhook.sandbox.controllers.client import Access
-from webhook.sandbox.controllers.kinds import (
+from sandbox.controllers import job, kubelets, node_lifecycle, pod_gc, scheduler, trainer
+from sandbox.controllers.client import Access
+from sandbox.controllers.kinds import (
     JOBS,
     JOBSETS,
     NODES,
@@ -22,8 +22,8 @@ from webhook.sandbox.controllers.kinds import (
     Kind,
     Object,
 )
-from webhook.sandbox.controllers.planning import Bind, Create, Delete, Patch, Plan, Write
-from webhook.sandbox.controllers.world import Changed, Listed, World
+from sandbox.controllers.planning import Bind, Create, Delete, Patch, Plan, Write
+from sandbox.controllers.world import Changed, Listed, World
 
 NOW = datetime(2026, 12, 1, 7, 0, tzinfo=UTC)
 A_KEY = "dispatch.phpboyscout.uk/a"

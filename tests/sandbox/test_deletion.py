@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sandbox.controllers.kinds import owner_reference
 from tests.sandbox.conftest import PODS, TRAINJOBS, pod, trainjob
-from webhook.sandbox.controllers.kinds import owner_reference
 
 if TYPE_CHECKING:
+    from sandbox import Sandbox
     from tests.sandbox.conftest import Api
-    from webhook.sandbox import Sandbox
 
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 

@@ -12,8 +12,8 @@ import pytest
 from tests.sandbox.conftest import PODS, TRAINJOBS, pod
 
 if TYPE_CHECKING:
+    from sandbox import Sandbox
     from tests.sandbox.conftest import Api
-    from webhook.sandbox import Sandbox
 
 
 @pytest.mark.parametrize(

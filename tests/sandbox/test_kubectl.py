@@ -16,7 +16,7 @@ from tests.sandbox.conftest import pod, trainjob
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from webhook.sandbox import Sandbox
+    from sandbox import Sandbox
 
     Kubectl = Callable[..., Awaitable[str]]
 

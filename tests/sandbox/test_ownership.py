@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from webhook.sandbox.applying import applied, applied_ownership
-from webhook.sandbox.errors import ApiError
-from webhook.sandbox.ownership import Manager, leaves, updated
+from sandbox.applying import applied, applied_ownership
+from sandbox.errors import ApiError
+from sandbox.ownership import Manager, leaves, updated
 
 ME = Manager("me", "Apply", "v1")
 OTHER = Manager("other", "Apply", "v1")

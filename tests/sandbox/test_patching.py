@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from webhook.sandbox.errors import ApiError
-from webhook.sandbox.patching import PatchError, json_patch, merge_patch, strategic_merge_patch
+from sandbox.errors import ApiError
+from sandbox.patching import PatchError, json_patch, merge_patch, strategic_merge_patch
 
 
 @pytest.mark.parametrize(

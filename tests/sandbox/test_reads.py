@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sandbox import Sandbox
 from tests.sandbox.conftest import PODS, TRAINJOBS, connected, pod, trainjob
-from webhook.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from tests.sandbox.conftest import Api

@@ -9,8 +9,8 @@ import pytest
 from tests.sandbox.conftest import APPLY, MERGE, PODS, TRAINJOBS, pod, trainjob
 
 if TYPE_CHECKING:
+    from sandbox import Sandbox
     from tests.sandbox.conftest import Api
-    from webhook.sandbox import Sandbox
 
 
 async def test_create_fills_in_what_the_server_owns(api: Api) -> None:

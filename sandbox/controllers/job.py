@@ -1,0 +1,197 @@
+"""Stand-in for the Job controller: every Job is treated as Indexed.
+
+Left out: pod tracking with finalizers, deadlines, per-index backoff, pod failure and success policies, the
+TTL; the backoff is constant (the real one doubles from 10 s); a replaced Terminating pod doesn't count as
+failed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sandbox.controllers.kinds import (
+    JOBS,
+    PODS,
+    Object,
+    condition_status,
+    controlled_by,
+    is_finished_job,
+    is_terminal,
+    is_terminating,
+    owner_reference,
+    timestamp,
+    with_condition,
+    with_suspension,
+)
+from sandbox.controllers.planning import Chain, Create, Plan, delete, plan, status_patch
+from sandbox.controllers.world import World
+
+WATCHED = (JOBS, PODS)
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_SUSPENDED = {"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"}
+_RESUMED = {"type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed"}
+_LIMIT = {"reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}
+_DONE = {"reason": "CompletionsReached", "message": "Reached expected number of succeeded pods"}
+
+
+def failed_since(world: World, now: datetime, before: Mapping[str, datetime]) -> dict[str, datetime]:
+    """Remember by pod uid when a failed pod was first seen failed; pods that are gone are forgotten.
+
+    Kept beside the API server because its timestamps are whole seconds and the backoff may be shorter.
+    """
+    failed = (pod["metadata"]["uid"] for pod in world.all(PODS) if _phase(pod) == "Failed")
+    return {uid: before.get(uid, now) for uid in failed}
+
+
+def reconcile(world: World, now: datetime, failures: Mapping[str, datetime], backoff: timedelta) -> Plan:
+    """Decide the writes for every Job; `failures` is what `failed_since` remembers."""
+    chains, wakes = [], []
+    pods = world.all(PODS)
+    for job in world.all(JOBS):
+        if is_terminating(job) or is_finished_job(job):
+            continue
+        own = _Own(job, [pod for pod in pods if controlled_by(pod, job)])
+        retry_at = max((failures[uid] + backoff for uid in own.failed if uid in failures), default=None)
+        chain, wake_at = _chain(own, now, retry_at)
+        chains.append(chain)
+        wakes.append(wake_at)
+    return plan(chains, wakes)
+
+
+def _phase(pod: Object) -> str:
+    return str((pod.get("status") or {}).get("phase") or "Pending")
+
+
+def _index(pod: Object) -> int:
+    return int(pod["metadata"]["labels"][_INDEX])
+
+
+@dataclass(frozen=True)
+class _Own:
+    job: Object
+    pods: list[Object]
+
+    @property
+    def active(self) -> list[Object]:
+        return [pod for pod in self.pods if not is_terminal(pod) and not is_terminating(pod)]
+
+    @property
+    def terminating(self) -> list[Object]:
+        return [pod for pod in self.pods if not is_terminal(pod) and is_terminating(pod)]
+
+    @property
+    def failed(self) -> list[str]:
+        return [pod["metadata"]["uid"] for pod in self.pods if _phase(pod) == "Failed"]
+
+    @property
+    def failures(self) -> int:
+        # Failed pods may be deleted; the count in the status only grows.
+        return max(len(self.failed), int((self.job.get("status") or {}).get("failed", 0)))
+
+    @property
+    def succeeded(self) -> set[int]:
+        return {_index(pod) for pod in self.pods if _phase(pod) == "Succeeded"}
+
+    @property
+    def ready(self) -> int:
+        return sum(condition_status(pod, "Ready") == "True" for pod in self.active)
+
+    @property
+    def completions(self) -> int:
+        spec = self.job["spec"]
+        return int(spec.get("completions") or spec.get("parallelism") or 1)
+
+    def missing(self) -> list[int]:
+        """Return the indexes to start a pod for.
+
+        `podReplacementPolicy: Failed` waits until a Terminating pod is gone or terminal; the default,
+        `TerminatingOrFailed`, replaces it beside the process that may still run.
+        """
+        spec = self.job["spec"]
+        patient = spec.get("podReplacementPolicy") == "Failed"
+        held = [*self.active, *(self.terminating if patient else [])]
+        taken = self.succeeded | {_index(pod) for pod in held}
+        room = max(int(spec.get("parallelism", 1)) - len(held), 0)
+        return [index for index in range(self.completions) if index not in taken][:room]
+
+
+def _chain(own: _Own, now: datetime, retry_at: datetime | None) -> tuple[Chain, datetime | None]:
+    job = own.job
+    if job["spec"].get("suspend"):
+        return _stop(own, now), None
+    if own.failures > job["spec"].get("backoffLimit", 6):
+        return _finish(own, "Failed", "FailureTarget", _LIMIT, now), None
+    if len(own.succeeded) >= own.completions:
+        return _finish(own, "Complete", "SuccessCriteriaMet", _DONE, now), None
+    missing = own.missing()
+    if missing and retry_at is not None and retry_at > now:
+        return _status(own, now, active=len(own.active)), retry_at
+    created: Chain = [Create(PODS, pod_of(job, index)) for index in missing]
+    return [*created, *_status(own, now, active=len(own.active) + len(created))], None
+
+
+def _stop(own: _Own, now: datetime) -> Chain:
+    status = _counted(own, active=0, terminating=len(own.terminating) + len(own.active))
+    status["ready"] = 0
+    status["startTime"] = None
+    status["conditions"] = with_suspension(own.job, _SUSPENDED, _RESUMED, now)
+    return [*(delete(PODS, pod) for pod in own.active), *status_patch(JOBS, own.job, status)]
+
+
+def _finish(own: _Own, condition: str, interim: str, why: Object, now: datetime) -> Chain:
+    """Finish in two steps, as the real one since 1.31: finished only when no pod is left that may run."""
+    conditions = with_condition(_conditions(own.job), {**why, "type": interim, "status": "True"}, now)
+    status = _counted(own, active=0, terminating=len(own.terminating) + len(own.active))
+    status["ready"] = 0
+    if not own.active and not own.terminating:
+        conditions = with_condition(conditions, {**why, "type": condition, "status": "True"}, now)
+        status["completionTime"] = timestamp(now) if condition == "Complete" else None
+    status["conditions"] = conditions
+    return [*(delete(PODS, pod) for pod in own.active), *status_patch(JOBS, own.job, status)]
+
+
+def _status(own: _Own, now: datetime, *, active: int) -> Chain:
+    status = _counted(own, active=active, terminating=len(own.terminating))
+    status["conditions"] = with_suspension(own.job, _SUSPENDED, _RESUMED, now) or None
+    status["startTime"] = (own.job.get("status") or {}).get("startTime") or timestamp(now)
+    return status_patch(JOBS, own.job, status)
+
+
+def _conditions(job: Object) -> list[Object]:
+    return (job.get("status") or {}).get("conditions") or []
+
+
+def _counted(own: _Own, *, active: int, terminating: int) -> Object:
+    return {
+        "active": active or None,
+        "ready": own.ready,
+        "terminating": terminating,
+        "failed": own.failures or None,
+        "succeeded": len(own.succeeded) or None,
+    }
+
+
+def pod_of(job: Object, index: int) -> Object:
+    """Build the pod of one completion index: everything of the template, and the Job's own labels."""
+    metadata, template = job["metadata"], job["spec"]["template"]
+    given = template.get("metadata") or {}
+    host = f"{metadata['name']}-{index}"
+    labels = {
+        "batch.kubernetes.io/controller-uid": metadata["uid"],
+        "batch.kubernetes.io/job-name": metadata["name"],
+        "controller-uid": metadata["uid"],
+        "job-name": metadata["name"],
+        _INDEX: str(index),
+    }
+    return {
+        "apiVersion": PODS.api_version,
+        "kind": PODS.name,
+        "metadata": {
+            "generateName": f"{host}-",
+            "namespace": metadata["namespace"],
+            "labels": {**(given.get("labels") or {}), **labels},
+            "annotations": {**(given.get("annotations") or {}), _INDEX: str(index)},
+            "ownerReferences": [owner_reference(job)],
+        },
+        "spec": {**template["spec"], "hostname": host},
+    }

@@ -1,0 +1,1 @@
+"""The process of `interlock kueue`: Kueue's admission check."""

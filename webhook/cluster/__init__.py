@@ -1,0 +1,8 @@
+"""The API server: how it is reached, read, watched and written to. Decides nothing.
+
+Programs that use the verbs need `Cluster` alone: `async with Cluster.connect() as cluster: …`.
+"""
+
+from webhook.cluster.transport import Cluster
+
+__all__ = ["Cluster"]

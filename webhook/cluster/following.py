@@ -1,0 +1,177 @@
+"""Following a collection of the API: a list, then a watch, for as long as anybody wants to know.
+
+Survives what watches meet: their end, a broken or silent connection, an API server that restarts, and a
+version that is too old to go on from (410), after which there is a new list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from webhook.cluster.transport import Call, Cluster, ReadFailedError
+from webhook.rule.verdict import UnreadableAnswerError
+
+PAGE = 250
+"""How many objects are listed at once: what is not kept of them is gone before the next ones come."""
+
+WATCH_SECONDS = 60
+"""How long a watch is asked for; one that is silent for longer is broken, and is given up."""
+
+_ANSWER_SECONDS = 30.0
+_GRACE_SECONDS = 10.0
+_SHORTEST_PAUSE_SECONDS = 0.25
+_LONGEST_PAUSE_SECONDS = 5.0
+
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+_log = structlog.get_logger()
+
+Kept = TypeVar("Kept")
+
+
+class NotServedError(Exception):
+    """The API server does not serve this collection: its CRD is not installed, or in another version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed(Generic[Kept]):
+    """A collection in all namespaces, and what is kept of each object.
+
+    `news_only` leaves out what is there already: for who holds nothing and only wants to know that something
+    changed. Then metadata is all that is sent, so that `keep` sees no spec and no status.
+    """
+
+    path: str
+    resource: str
+    keep: Callable[[Mapping[str, Any]], Kept]
+    selector: str = ""
+    news_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[Kept]):
+    """All there is; empty with `news_only`, and then it says that anything may have changed."""
+
+    items: tuple[Kept, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Generic[Kept]):
+    """One object was added, changed or, with `gone`, deleted."""
+
+    item: Kept
+    gone: bool
+
+
+Event = Listed[Kept] | Changed[Kept]
+
+
+async def follow(cluster: Cluster, followed: Followed[Kept]) -> AsyncGenerator[Event[Kept], None]:
+    """Yield a list and then every change, for ever.
+
+    Raises:
+        NotServedError: the API server does not know the collection.
+    """
+    version = ""
+    pause = _SHORTEST_PAUSE_SECONDS
+    while True:
+        try:
+            if not version:
+                items, version = await _list(cluster, followed)
+                yield Listed(items)
+            async with aclosing(_watch(cluster, followed, version)) as events:
+                async for at, event in events:
+                    version, pause = at, _SHORTEST_PAUSE_SECONDS
+                    if event is not None:
+                        yield event
+        except ReadFailedError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                raise NotServedError(followed.resource) from error
+            if error.status == HTTPStatus.GONE:
+                version = ""
+            else:
+                pause = _longer(followed, error, pause)
+        await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
+
+
+def _longer(followed: Followed[Kept], error: Exception, pause: float) -> float:
+    _log.warning("cannot follow", resource=followed.resource, why=str(error), next_try_seconds=pause)
+    return min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+async def _list(cluster: Cluster, followed: Followed[Kept]) -> tuple[tuple[Kept, ...], str]:
+    """All objects, and the version that they are of; consistent, since `resourceVersion` is left unset."""
+    kept: list[Kept] = []
+    token = ""
+    while True:
+        if followed.news_only:
+            # Only its version counts. With a selector that few match, an API server that reads from etcd
+            # would look for the one object through all of them.
+            query = {"limit": "1"}
+        else:
+            query = {"limit": str(PAGE), "labelSelector": followed.selector}
+        call = Call(
+            what=f"listing {followed.resource}",
+            permission=f"list {followed.resource}",
+            path=followed.path,
+            query=query | ({"continue": token} if token else {}),
+            accept=_METADATA_LIST if followed.news_only else "application/json",
+        )
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                page = await cluster.call(call)
+        except TimeoutError as error:
+            raise ReadFailedError(cluster.unanswered(call.what, seconds=_ANSWER_SECONDS)) from error
+        metadata = page.get("metadata") or {}
+        version = str(metadata.get("resourceVersion", ""))
+        if followed.news_only:
+            return (), version
+        kept += (
+            item for item in (_kept(followed, one) for one in page.get("items") or ()) if item is not None
+        )
+        token = str(metadata.get("continue") or "")
+        if not token:
+            return tuple(kept), version
+
+
+async def _watch(
+    cluster: Cluster, followed: Followed[Kept], version: str
+) -> AsyncGenerator[tuple[str, Event[Kept] | None], None]:
+    """Each event with the version to go on from; None where there is only a version (bookmarks)."""
+    query = {
+        "watch": "true",
+        "resourceVersion": version,
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": str(WATCH_SECONDS),
+    }
+    call = Call(
+        what=f"watching {followed.resource}",
+        permission=f"watch {followed.resource}",
+        path=followed.path,
+        query=query | ({"labelSelector": followed.selector} if followed.selector else {}),
+        accept=_METADATA if followed.news_only else "application/json",
+    )
+    async with aclosing(cluster.watch(call, seconds=WATCH_SECONDS + _GRACE_SECONDS)) as events:
+        async for event in events:
+            metadata = event["object"].get("metadata") or {}
+            at = str(metadata.get("resourceVersion") or version)
+            kept = None if event["type"] == "BOOKMARK" else _kept(followed, event["object"])
+            yield at, None if kept is None else Changed(kept, gone=event["type"] == "DELETED")
+
+
+def _kept(followed: Followed[Kept], document: Mapping[str, Any]) -> Kept | None:
+    try:
+        return followed.keep(document)
+    except UnreadableAnswerError as error:
+        name = (document.get("metadata") or {}).get("name")
+        _log.warning("unreadable", resource=followed.resource, name=name, why=str(error))
+        return None

@@ -1,0 +1,1 @@
+"""The process of `interlock serve`: reviews over TLS, probes, metrics."""

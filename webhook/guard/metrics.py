@@ -1,0 +1,147 @@
+"""What the guard counts and measures beside what every process does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from certs.authority import ServingCertificate
+from webhook.metrics import OPERATIONS, OTHER, REFUSALS, VERDICTS, Metrics, counted, gauge, harmless
+from webhook.rule.waits import Because, Waits
+
+
+class GuardMetrics(Metrics):
+    """Of the guard. What is looked up at each scrape is given by attributes."""
+
+    def __init__(
+        self, registry: CollectorRegistry | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(registry)
+        self._clock = clock
+        self._waits = Waits()
+        self.is_ready: Callable[[], bool] = lambda: False
+        self.certificate: Callable[[], ServingCertificate | None] = lambda: None
+        self.is_published: Callable[[], bool | None] = lambda: None
+        self.certificate_failures: Callable[[], int] = lambda: 0
+        decisions = Counter(
+            "interlock_decisions_total",
+            "AdmissionReviews that were answered, by the answer.",
+            ["verdict", "operation"],
+            registry=self._registry,
+        )
+        self._decisions = {
+            (verdict, operation): decisions.labels(verdict, operation)
+            for verdict, operations in (
+                *((verdict, OPERATIONS) for verdict in (*VERDICTS, "BadRequest", "NoAdmission")),
+                ("Unguarded", (*OPERATIONS, OTHER)),
+            )
+            for operation in operations
+        }
+        self._refused = self._counter(
+            "interlock_refused_requests_total",
+            "Requests to /validate that were no readable AdmissionReview, by the HTTP code of the answer.",
+            "code",
+            map(str, REFUSALS),
+        )
+        self._reviews = self._histogram(
+            "interlock_review_duration_seconds",
+            "From the arrival of an AdmissionReview to its answer; asked: whether the cluster had to be.",
+            "asked",
+            ("yes", "no"),
+        )
+        self._in_flight = Gauge(
+            "interlock_reviews_in_flight", "Requests to /validate being answered.", registry=self._registry
+        )
+        self._pull(
+            "readiness",
+            lambda: gauge("interlock_ready", "1 where /readyz says ok, else 0.", float(self.is_ready())),
+        )
+        self._expiry = _Expiry(None)
+        self._pull("certificate expiry", self._certificate_expiry)
+        self._pull("published bundle", self._published)
+        self._pull(
+            "certificate failures",
+            lambda: counted(
+                "interlock_certificate_failures_total",
+                "Rounds of keeping the certificate in which something failed.",
+                self.certificate_failures(),
+            ),
+        )
+        self._pull_waits(
+            "trainjobs",
+            "From the first to the last denial of the one for which that is longest, by what it waits for.",
+            lambda: self._waits.totals(now=self._clock()),
+        )
+
+    @harmless
+    def review_began(self) -> None:
+        """A request to /validate arrived."""
+        self._in_flight.inc()
+
+    @harmless
+    def review_ended(self) -> None:
+        """A request to /validate was answered, or will not be."""
+        self._in_flight.dec()
+
+    @harmless
+    def decided(self, verdict: str, operation: str, *, asked: bool, seconds: float) -> None:
+        """An AdmissionReview was answered so many seconds after it arrived."""
+        self._decisions[verdict, operation if operation in OPERATIONS else OTHER].inc()
+        self._reviews["yes" if asked else "no"].observe(seconds)
+
+    @harmless
+    def refused(self, status: int) -> None:
+        """A request was answered with this HTTP code because it is no readable AdmissionReview."""
+        self._refused[str(status)].inc()
+
+    @harmless
+    def tried(self, namespace: str, name: str, because: Because | None) -> None:
+        """A TrainJob was to be admitted, in earnest: it has to wait, or where there is no reason need not."""
+        if because is None:
+            self._waits.allowed(namespace, name)
+        else:
+            self._waits.denied(namespace, name, because, now=self._clock())
+
+    def _certificate_expiry(self) -> tuple[Metric]:
+        served = self.certificate()
+        if served is not self._expiry.of:
+            self._expiry = _Expiry.read(served)
+        family = GaugeMetricFamily(
+            "interlock_certificate_expiry_timestamp_seconds",
+            "When the certificate that is served expires, and its authority where that is known.",
+            labels=["certificate"],
+        )
+        for certificate, moment in (("serving", self._expiry.serving), ("authority", self._expiry.authority)):
+            if moment is not None:
+                family.add_metric([certificate], moment.timestamp())
+        return (family,)
+
+    def _published(self) -> tuple[Metric, ...]:
+        published = self.is_published()
+        if published is None:
+            return ()
+        return gauge(
+            "interlock_ca_bundle_published",
+            "Whether the webhook configuration's caBundle holds what this replica serves, as last seen.",
+            float(published),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Expiry:
+    """When a certificate and its authority expire; read when it changes, not at each scrape."""
+
+    of: ServingCertificate | None
+    serving: datetime | None = None
+    authority: datetime | None = None
+
+    @classmethod
+    def read(cls, certificate: ServingCertificate | None) -> _Expiry:
+        if certificate is None:
+            return cls(None)
+        return cls(certificate, certificate.not_after, certificate.authority_not_after)

@@ -1,0 +1,1 @@
+"""What decides. Pure: no I/O, no clock, no log."""

@@ -1,0 +1,1 @@
+"""What is said to people and programs, and in which form. Pure, too."""

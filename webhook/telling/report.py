@@ -1,0 +1,243 @@
+"""What `inspect` and `find` tell of a TrainJob: as an object for programs, as lines for people.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from webhook.rule.trainjob import TrainJob
+from webhook.rule.verdict import (
+    Clear,
+    Failure,
+    NotSettled,
+    PodsRemain,
+    RemainingPod,
+    Unknown,
+    Unsettled,
+    Verdict,
+)
+from webhook.telling import wording
+from webhook.telling.waiting import Cessation, cessation, listed, next_steps
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+
+class State(StrEnum):
+    """Where a TrainJob is; its controllers may not have followed yet."""
+
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    FINISHED = "finished"
+    DELETED = "being deleted"
+
+
+def state_of(document: Mapping[str, Any], trainjob: TrainJob) -> State:
+    """The state of a TrainJob: a finished one never starts again, whatever its `suspend` says."""
+    if document["metadata"].get("deletionTimestamp"):
+        return State.DELETED
+    if trainjob.finished:
+        return State.FINISHED
+    return State.SUSPENDED if trainjob.suspended else State.RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionCheck:
+    """One entry of `status.admissionChecks` of a Kueue Workload."""
+
+    name: str
+    state: str
+    message: str
+
+
+def admission_checks(workload: Mapping[str, Any] | None) -> tuple[AdmissionCheck, ...]:
+    """The admission checks of a Workload, sorted by name."""
+    status = (workload or {}).get("status") or {}
+    checks = [
+        AdmissionCheck(str(one.get("name", "")), str(one.get("state", "")), str(one.get("message") or ""))
+        for one in status.get("admissionChecks") or ()
+    ]
+    return tuple(sorted(checks, key=lambda check: check.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that is known of a TrainJob and of the pods that remain of it.
+
+    `failures` are reads beside the question that did not answer: they leave the verdict as it is.
+    """
+
+    namespace: str
+    name: str
+    state: State
+    a: int
+    verdict: Verdict
+    queue: str | None = None
+    checks: tuple[AdmissionCheck, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def pods(self) -> tuple[RemainingPod, ...]:
+        """The remaining pods, sorted by name."""
+        return self.verdict.pods if isinstance(self.verdict, PodsRemain) else ()
+
+    @property
+    def unsettled(self) -> tuple[Unsettled, ...]:
+        """What the controllers have not stopped."""
+        return self.verdict.unsettled if isinstance(self.verdict, PodsRemain | NotSettled) else ()
+
+    @property
+    def not_read(self) -> tuple[Failure, ...]:
+        """Every read that did not answer, once: of the question, of nodes, and beside them."""
+        of_question = self.verdict.failures if isinstance(self.verdict, PodsRemain | Unknown) else ()
+        of_nodes = [pod.node_state.failure for pod in self.pods if pod.node_state]
+        failures = dict.fromkeys([*of_question, *filter(None, of_nodes), *self.failures])
+        return tuple(map(wording.to_a_person, failures))
+
+    @property
+    def cessation(self) -> Cessation:
+        """Whether the processes of the remaining pods are proven gone."""
+        return cessation(self.verdict)
+
+    def next_steps(self, *, now: datetime) -> list[str]:
+        """What to do, or to wait for."""
+        if self.state is State.RUNNING:
+            return ["it runs: suspend it first to admit it anew"]
+        steps = next_steps(self.verdict, namespace=self.namespace, now=now)
+        if isinstance(self.verdict, Clear):
+            steps = [self._what_admits()]
+        return list(dict.fromkeys([*steps, *(failure.remedy for failure in self.not_read)]))
+
+    def _what_admits(self) -> str:
+        match self.state:
+            case State.FINISHED:
+                return "none: it is finished and never starts again"
+            case State.DELETED:
+                return "none: it is being deleted"
+            case _ if self.queue is not None:
+                return f"nothing of it is in the way: Kueue admits it (queue {self.queue})"
+            case _:
+                verb = "release" if self.a else "open"
+                return f"nothing of it is in the way: interlock -n {self.namespace} {verb} {self.name}"
+
+    def document(self, *, now: datetime) -> dict[str, Any]:
+        """For programs. Names are only added to it, never changed."""
+        ended = self.cessation
+        return {
+            "namespace": self.namespace,
+            "name": self.name,
+            "state": self.state.value,
+            "a": self.a,
+            "clear": None if isinstance(self.verdict, Unknown) else isinstance(self.verdict, Clear),
+            "remainingPods": [pod_document(pod) for pod in self.pods],
+            "unsettled": [
+                {
+                    "kind": order.kind,
+                    "name": order.name,
+                    "suspended": order.suspended,
+                    "leftOver": order.left_over,
+                }
+                for order in self.unsettled
+            ],
+            "admissionChecks": [
+                {"name": check.name, "state": check.state, "message": check.message} for check in self.checks
+            ],
+            "ceased": ended.ceased,
+            "ceasedBecause": ended.why,
+            "warnings": list(ended.warnings),
+            "notReadable": [
+                {"what": failure.what, "why": failure.why, "remedy": failure.remedy}
+                for failure in self.not_read
+            ],
+            "next": self.next_steps(now=now),
+        }
+
+    def lines(self, *, now: datetime) -> list[str]:
+        """For people."""
+        told = [f"trainjob: {self.namespace}/{self.name}", f"state: {self.state.value}", f"A: {self.a}"]
+        told += self._pod_lines()
+        if self.unsettled and self.state is not State.RUNNING:
+            orders = wording.not_settled(self.unsettled, more=getattr(self.verdict, "more_unsettled", False))
+            told.append(orders)
+        told += [
+            f"admission check {check.name} {check.state}" + (f": {check.message}" if check.message else "")
+            for check in self.checks
+        ]
+        ended = self.cessation
+        answer = {True: "yes", False: "no", None: "cannot tell"}[ended.ceased]
+        told.append(f"ceased: {answer} ({ended.why})")
+        told += [f"warning: {warning}" for warning in ended.warnings]
+        told += [f"not readable: {failure.what}: {failure.why}" for failure in self.not_read]
+        return told + [f"next: {step}" for step in self.next_steps(now=now)]
+
+    def _pod_lines(self) -> list[str]:
+        if isinstance(self.verdict, Unknown):
+            return ["remaining pods: cannot tell"]
+        if not self.pods:
+            return ["remaining pods: none"]
+        lines = [f"remaining pods: {listed(map(wording.remaining_pod_in_full, self.pods))}"]
+        if len(self.pods) > wording.MOST_NAMED:
+            nodes = {pod.node: pod.node_state for pod in self.pods if pod.node}
+            states = Counter(wording.node_state(state) for state in nodes.values() if state)
+            told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+            lines.append(f"in all: {len(self.pods)} pods on {len(nodes)} nodes ({told})")
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A TrainJob that is not running and of which pods remain."""
+
+    namespace: str
+    name: str
+    state: State
+    a: int
+    pods: tuple[RemainingPod, ...]
+
+    @property
+    def nodes(self) -> str:
+        """The nodes of the pods, each with its state."""
+        states = {pod.node: pod.node_state for pod in self.pods if pod.node}
+        told = [
+            f"{node} ({wording.node_state(state)})" if state else node
+            for node, state in sorted(states.items())
+        ]
+        return listed(told) or "<none>"
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "namespace": self.namespace,
+            "name": self.name,
+            "state": self.state.value,
+            "a": self.a,
+            "remainingPods": [pod_document(pod) for pod in self.pods],
+        }
+
+
+def pod_document(pod: RemainingPod) -> dict[str, Any]:
+    """A remaining pod, for programs; `nodeReady` is True, False, Unknown, gone or not readable."""
+    state, deletion = pod.node_state, pod.deletion
+    return {
+        "name": pod.name,
+        "node": pod.node,
+        "nodeReady": state.ready if state else None,
+        "nodeOutOfService": state.out_of_service if state else None,
+        "deletionTimestamp": deletion.ends if deletion else None,
+        "deletionGracePeriodSeconds": deletion.grace_seconds if deletion else None,
+    }
+
+
+def table(rows: list[tuple[str, ...]]) -> list[str]:
+    """Columns as kubectl prints them: three spaces apart, the last one as long as it is."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

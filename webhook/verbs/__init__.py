@@ -1,0 +1,1 @@
+"""open, release, inspect, find and ceased, on the command line."""

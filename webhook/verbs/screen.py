@@ -1,0 +1,140 @@
+"""What `release --wait` shows on stderr: a live table in a terminal, a line for each change elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from webhook.rule.verdict import Clear, PodsRemain
+from webhook.telling import wording
+from webhook.telling.report import Report
+from webhook.telling.waiting import duration, since_deletion, what_ends_it
+
+WIDE = 80
+"""From so many columns on what remains is a table; below it is a paragraph for each pod."""
+
+MOST_IN_NARROW = 4
+"""So many paragraphs fit a small window."""
+
+_TICK_SECONDS = 1.0
+
+
+@contextmanager
+def shown(namespace: str, name: str) -> Iterator[Callable[[Report], None]]:
+    """Show what is passed to the function that this gives, until the block is left. Needs a running loop."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal and not console.is_dumb_terminal:
+        with _live(console, namespace, name) as show:
+            yield show
+    else:
+        yield _Lines().show
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._last = ""
+
+    def show(self, report: Report) -> None:
+        line = "" if isinstance(report.verdict, Clear) else wording.denial(report.verdict)
+        if line and line != self._last:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+        self._last = line
+
+
+@contextmanager
+def _live(console: Console, namespace: str, name: str) -> Iterator[Callable[[Report], None]]:
+    view = View(namespace, name)
+    with Live(view, console=console, auto_refresh=False) as live:
+        ticking = asyncio.get_running_loop().create_task(_tick(live))
+
+        def show(report: Report) -> None:
+            view.report = report
+            live.refresh()
+
+        try:
+            yield show
+        finally:
+            ticking.cancel()
+
+
+async def _tick(live: Live) -> None:
+    """Times go on while nothing changes."""
+    with suppress(asyncio.CancelledError):
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            live.refresh()
+
+
+class View:
+    """The last report, as it is at the moment it is drawn."""
+
+    def __init__(self, namespace: str, name: str) -> None:
+        self._title = f"{namespace}/{name}"
+        self.report: Report | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Draw it in the width there is."""
+        report, now = self.report, datetime.now(UTC)
+        if report is None:
+            yield Text(f"{self._title}: reading")
+        elif isinstance(report.verdict, Clear):
+            yield Text(f"{self._title}: nothing remains", style="green")
+        elif isinstance(report.verdict, PodsRemain):
+            yield Text(f"{self._title}: {_count(report)}; Ctrl-C to stop waiting", style="bold")
+            yield _wide(report, now) if options.max_width >= WIDE else _narrow(report, now)
+            for order in report.unsettled[: wording.MOST_NAMED]:
+                yield Text(wording.not_settled([order]), overflow="fold")
+        else:
+            yield Text(f"{self._title}: {wording.denial(report.verdict)}", overflow="fold")
+
+
+def _count(report: Report) -> str:
+    count = len(report.pods)
+    return "1 pod remains" if count == 1 else f"{count} pods remain"
+
+
+def _rows(report: Report, now: datetime, most: int) -> Iterator[tuple[str, str, str, str, str]]:
+    for pod in report.pods[:most]:
+        since = since_deletion(pod, now=now)
+        yield (
+            pod.name,
+            pod.node or "<none>",
+            wording.node_state(pod.node_state) if pod.node_state else "",
+            "" if since is None else duration(since),
+            what_ends_it(pod, now=now),
+        )
+
+
+def _more(report: Report, most: int) -> list[Text]:
+    more = len(report.pods) - most
+    return [Text(f"and {more} more")] if more > 0 else []
+
+
+def _wide(report: Report, now: datetime) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for head in ("POD", "NODE", "NODE STATE", "TERMINATING", "ENDS"):
+        table.add_column(head, overflow="fold")
+    for row in _rows(report, now, wording.MOST_NAMED):
+        table.add_row(*map(Text, row))
+    return Group(table, *_more(report, wording.MOST_NAMED))
+
+
+def _narrow(report: Report, now: datetime) -> RenderableType:
+    lines = []
+    for name, node, state, since, ends in _rows(report, now, MOST_IN_NARROW):
+        told = [
+            name,
+            f"  {node} {state}".rstrip(),
+            f"  Terminating {since}" if since else "",
+            f"  ends: {ends}",
+        ]
+        lines += [Text(line, overflow="fold") for line in told if line]
+    return Group(*lines, *_more(report, MOST_IN_NARROW))
