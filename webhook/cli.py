@@ -67,7 +67,7 @@ def serve(
 ) -> None:
     """Run the guard: answer AdmissionReviews until SIGTERM.
 
-    Every option, and more, can be set by an environment variable INTERLOCK_*; see the README.
+    Every option, and more, can be set by an environment variable INTERLOCK_*; see docs/configuration.md.
     """
     given: dict[str, Any] = {
         "host": host,
@@ -104,7 +104,7 @@ def kueue(
 ) -> None:
     """Run Kueue's admission check: a Workload waits, and says why, until its pods are gone.
 
-    Every option, and more, can be set by an environment variable INTERLOCK_*; see the README.
+    Every option, and more, can be set by an environment variable INTERLOCK_*; see docs/configuration.md.
     """
     given: dict[str, Any] = {
         "kubeconfig": kubeconfig,

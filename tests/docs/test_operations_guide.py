@@ -80,25 +80,6 @@ async def test_one_namespace_can_be_opened_while_no_guard_answers_and_closed_aga
     assert not await is_admitted(bench, "team-b")
 
 
-def headings_of_the_guide() -> set[str]:
-    return {
-        re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
-        for heading in re.findall(r"^#+ (.*)$", GUIDE, re.MULTILINE)
-    }
-
-
-def test_every_section_that_the_guide_points_to_is_there() -> None:
-    named = set(re.findall(r"\]\(#([^)]*)\)", GUIDE))
-    assert named
-    assert named <= headings_of_the_guide()
-
-
-@pytest.mark.parametrize("document", ["README.md", "docs/good-practices.md", "docs/metrics.md"])
-def test_every_section_of_the_guide_that_another_document_points_to_is_there(document: str) -> None:
-    named = set(re.findall(r"operations\.md#([^)]*)\)", (REPOSITORY / document).read_text()))
-    assert named <= headings_of_the_guide()
-
-
 async def test_the_logs_it_asks_for_are_those_of_the_pods_that_are_deployed() -> None:
     label = "app.kubernetes.io/name"
     deployed = {

@@ -24,7 +24,7 @@ from webhook.settings import Settings
 from webhook.telling.registration import Service, webhook_configuration
 
 BASE = REPOSITORY / "manifests" / "base"
-README = REPOSITORY / "README.md"
+CLUSTERS = REPOSITORY / "docs" / "clusters.md"
 OVERLAYS = ("base", "cert-manager")
 
 OLDEST, NEWEST = 29, 37
@@ -328,9 +328,9 @@ async def test_every_object_is_one_of_this_kubernetes_version(overlay: str, mino
 
 
 async def documented_overlay(purpose: str, tmp_path: Path) -> list[Document]:
-    """What the README's overlay makes whose first line tells this purpose."""
+    """What the overlay of docs/clusters.md makes whose first line tells this purpose."""
     (overlay,) = re.findall(
-        rf"```yaml\n(# kustomization.yaml for {re.escape(purpose)}.*?)```", README.read_text(), re.DOTALL
+        rf"```yaml\n(# kustomization.yaml for {re.escape(purpose)}.*?)```", CLUSTERS.read_text(), re.DOTALL
     )
     directory = tmp_path / "overlay"
     directory.mkdir()
@@ -340,7 +340,7 @@ async def documented_overlay(purpose: str, tmp_path: Path) -> list[Document]:
     return await kustomized(directory)
 
 
-async def test_the_readmes_overlay_for_the_nodes_network_replaces_a_guard_before_it_starts_the_next(
+async def test_the_overlay_for_the_nodes_network_replaces_a_guard_before_it_starts_the_next(
     tmp_path: Path,
 ) -> None:
     built = await documented_overlay("guards on the network of their nodes", tmp_path)
@@ -355,8 +355,29 @@ async def test_the_readmes_overlay_for_the_nodes_network_replaces_a_guard_before
         kubernetes_validate.validate(document, f"1.{NEWEST}", strict=True)
 
 
+async def test_the_overlay_for_ipv6_has_the_guard_listen_there(tmp_path: Path) -> None:
+    built = await documented_overlay("clusters whose pods have IPv6 addresses first", tmp_path)
+    (deployment,) = (document for document in built if document["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert variables.pop("INTERLOCK_HOST") == "::"
+    assert variables == {variable["name"]: variable["value"] for variable in guard()["env"]}
+    for document in built:
+        kubernetes_validate.validate(document, f"1.{NEWEST}", strict=True)
+
+
+async def test_the_overlay_for_openshift_names_no_user_and_stays_restricted(tmp_path: Path) -> None:
+    built = await documented_overlay("OpenShift, which chooses the user ids", tmp_path)
+    (deployment,) = (document for document in built if document["kind"] == "Deployment")
+    security = deployment["spec"]["template"]["spec"]["securityContext"]
+    assert security == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert len(built) == len(list(documents()))
+    for document in built:
+        kubernetes_validate.validate(document, f"1.{NEWEST}", strict=True)
+
+
 @pytest.mark.parametrize("minor", [27, 28])
-async def test_the_readmes_patch_makes_it_fit_older_clusters(minor: int, tmp_path: Path) -> None:
+async def test_the_overlay_for_older_clusters_makes_it_fit(minor: int, tmp_path: Path) -> None:
     built = await documented_overlay("Kubernetes 1.27 and 1.28", tmp_path)
     assert len(built) == len(list(documents()))
     for document in built:
