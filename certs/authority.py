@@ -5,15 +5,10 @@ holds, and checks the server's name against the subject alternative names, never
 """
 
 import ipaddress
-import os
 import ssl
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Self
 
 from cryptography import x509
@@ -26,6 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from certs.private_file import private_file
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 SERVING_LIFETIME = timedelta(days=365)
@@ -109,7 +106,7 @@ class ServingCertificate(_CertificateAndKey):
         self._load(context)
 
     def _load(self, context: ssl.SSLContext) -> None:
-        with _private_file(self.certificate_pem + b"\n" + self.key_pem) as path:
+        with private_file(self.certificate_pem + b"\n" + self.key_pem) as path:
             # With a password given, an encrypted key is an error; without one OpenSSL asks on the terminal.
             context.load_cert_chain(path, password="")
 
@@ -289,23 +286,3 @@ def _key_usage(
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-@contextmanager
-def _private_file(content: bytes) -> Iterator[str]:
-    """Lend a path only this user can read; gone at exit, and on Linux never on a disk.
-
-    OpenSSL takes keys from files only, and a container's root file system is read-only.
-    """
-    if sys.platform == "linux":
-        with os.fdopen(os.memfd_create("serving-key"), "wb") as memory:
-            os.fchmod(memory.fileno(), 0o600)
-            memory.write(content)
-            memory.flush()
-            yield f"/proc/self/fd/{memory.fileno()}"
-    else:
-        with tempfile.TemporaryDirectory() as directory:  # made with mode 0700
-            path = Path(directory, "serving.pem")
-            path.touch(mode=0o600)
-            path.write_bytes(content)
-            yield str(path)
