@@ -21,8 +21,9 @@ from tests.apiserver import ApiServer, assets_or_skip
 from tests.benches import Bench
 from tests.programs import kubectl_or_skip
 from webhook.cluster.transport import Cluster
+from webhook.guard.application import Lifecycle
 from webhook.guard.metrics import GuardMetrics
-from webhook.guard.server import Lifecycle, listening
+from webhook.guard.server import listening
 from webhook.settings import Settings
 
 ON_A_REAL_APISERVER = frozenset({"apiserver", "installation"})

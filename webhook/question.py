@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from webhook.cluster.observer import Read
 from webhook.cluster.transport import Cluster, ReadFailedError
+from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.trainjob import JOB_ID_LABEL, SUBMISSION_LABEL, Execution, TrainJob, is_label_value
 from webhook.rule.verdict import (
     NOT_READABLE,
@@ -21,7 +22,6 @@ from webhook.rule.verdict import (
     NodeState,
     PodsRemain,
     RemainingPod,
-    UnreadableAnswerError,
     Unsettled,
     Verdict,
     decide,

@@ -9,7 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests import objects
-from webhook.guard.reviewing import Answer, weigh
+from webhook.guard.reviews import Answer
+from webhook.guard.trainjob_reviews import weigh
 from webhook.rule.trainjob import DEFAULT_A_KEY
 from webhook.telling.review import Request, read_request
 
@@ -66,7 +67,7 @@ def test_a_fault_while_weighing_is_a_denial_that_tells_no_secret(monkeypatch: py
     def fail(*_: object, **__: object) -> None:
         raise TypeError("a secret")
 
-    monkeypatch.setattr("webhook.guard.reviewing.read_trainjob", fail)
+    monkeypatch.setattr("webhook.guard.trainjob_reviews.read_trainjob", fail)
     request = read_request(orjson.dumps(objects.review(objects.trainjob(suspend=False), uid="u-1")))
 
     with capture_logs() as logs:

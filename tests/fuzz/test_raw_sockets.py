@@ -25,7 +25,7 @@ CLEAR = orjson.dumps(
 
 @pytest.fixture
 async def guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Guard]:
-    monkeypatch.setattr("webhook.guard.server.SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr("webhook.guard.connections.SILENCE_SECONDS", 1.0)
     async with world.serving(tmp_path / "kubeconfig"), guard_against(tmp_path / "kubeconfig") as guard:
         yield guard
 

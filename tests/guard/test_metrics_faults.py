@@ -80,7 +80,7 @@ async def test_a_fault_in_telling_of_a_denial_does_not_cost_the_answer(
     guard: Guard, cluster: ScriptedApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = await answers(guard, cluster)
-    monkeypatch.setattr("webhook.guard.server._denial", broken)
+    monkeypatch.setattr("webhook.guard.application._denial", broken)
     with capture_logs() as logs:
         assert await answers(guard, cluster) == expected
     assert "event not recorded" in {line["event"] for line in logs}
@@ -171,7 +171,7 @@ async def test_a_verdict_that_no_series_is_for_makes_none() -> None:
 async def test_what_fails_beside_the_decision_is_a_500_and_counts_as_one(
     guard: Guard, cluster: ScriptedApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.guard.server._about", broken)
+    monkeypatch.setattr("webhook.guard.application._about", broken)
     cluster.script = {"pods": answer(listed("PodList", [objects.pod()]))}
     assert (await guard.post(UNSUSPEND)).status == 500
     told = await scrape(guard)

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from tests.repository import REPOSITORY
-from webhook.guard.reviewing import Question, answer, weigh
+from webhook.guard.trainjob_reviews import Question, answer, weigh
 from webhook.question import Subject
 from webhook.rule.trainjob import DEFAULT_A_KEY, Execution
 from webhook.rule.verdict import PodsRemain, RemainingPod

@@ -690,7 +690,7 @@ async def test_a_body_nested_as_deep_as_json_gets_is_refused(guard: Guard) -> No
 async def test_a_connection_that_says_nothing_is_closed(
     cluster: ScriptedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.guard.server.SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr("webhook.guard.connections.SILENCE_SECONDS", 0.2)
     async with guard_against(cluster.write_kubeconfig(tmp_path / "kubeconfig")) as guard:
         trust = ssl.create_default_context(cadata=guard.authority_pem.decode())
         reader, writer = await asyncio.open_connection("127.0.0.1", guard.port, ssl=trust)

@@ -52,7 +52,7 @@ from tests.model.loop import VirtualLoop
 from tests.model.question import Question, Reading, told_verdict, weighed
 from tests.model.story import Story
 from tests.objects import NAMESPACE, execution_labels, patch as runtime_patch, trainjob
-from webhook.guard import reviewing as guard
+from webhook.guard import reviews
 from webhook.rule.readmission import Admission, Operation, detect
 from webhook.rule.trainjob import DEFAULT_A_KEY, JOB_ID_LABEL, SUBMISSION_LABEL, read_trainjob
 from webhook.rule.verdict import (
@@ -593,8 +593,8 @@ class Cluster:
 
     def _submit(self, write: Write) -> Written | None:
         answer = weighed(write.operation, write.new, write.old)
-        if isinstance(answer, guard.Answer) or self.allow.no_guard:
-            if isinstance(answer, guard.Answer) and not answer.allowed:
+        if isinstance(answer, reviews.Answer) or self.allow.no_guard:
+            if isinstance(answer, reviews.Answer) and not answer.allowed:
                 self.story.tell(f"the guard: denied ({answer.message})")
                 raise RefusedError("denied")
             return self._store(write)

@@ -13,7 +13,7 @@ from tests.model.assumptions import Exceptions, Without
 from tests.model.cluster import Settings
 from tests.model.question import Reading
 from webhook import question
-from webhook.guard import reviewing as guard
+from webhook.guard import trainjob_reviews as guard
 from webhook.question import Subject
 from webhook.rule import verdict
 from webhook.rule.readmission import Admission, Detection, NoAdmission, Operation, detect

@@ -17,7 +17,7 @@ from tests.model.loop import VirtualLoop
 from webhook import question
 from webhook.cluster.observer import NOBODY, Observer
 from webhook.cluster.transport import NOT_TERMINAL, Page, ReadFailedError
-from webhook.guard import reviewing as guard
+from webhook.guard import reviews, trainjob_reviews as guard
 from webhook.rule.trainjob import DEFAULT_A_KEY, GROUP, KIND, RESOURCE
 from webhook.rule.verdict import Clear, Failure, Verdict
 from webhook.telling.review import GroupVersionKind, GroupVersionResource, Request
@@ -211,7 +211,7 @@ def told_verdict(verdict: Verdict) -> str:
     return "allowed" if isinstance(verdict, Clear) else f"denied ({denial(verdict)})"
 
 
-def weighed(operation: str, new: Object, old: Object | None) -> guard.Answer | guard.Question:
+def weighed(operation: str, new: Object, old: Object | None) -> reviews.Answer | guard.Question:
     """What the guard says of a write to a TrainJob, or what it has to ask first."""
     request = Request.model_construct(
         uid="review",

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.objects import DELETED_AT, Document, job, jobset, node, pod
+from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.verdict import (
     GONE,
     NOT_READABLE,
@@ -17,7 +18,6 @@ from webhook.rule.verdict import (
     PodsRemain,
     RemainingPod,
     Unknown,
-    UnreadableAnswerError,
     Unsettled,
     Verdict,
     decide,

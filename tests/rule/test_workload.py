@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests.check.kueue_objects import CHECK, SINCE, admission_check, check_state, workload
-from webhook.rule.verdict import UnreadableAnswerError
+from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.workload import (
     Clears,
     Finding,

@@ -27,6 +27,7 @@ from webhook.cluster.following import Changed, Event, Followed, Listed, NotServe
 from webhook.cluster.transport import JOBSET_GROUP, JOBSET_VERSION, Call, Cluster, ReadFailedError
 from webhook.question import JOBSET_NAME_LABEL, Subject, ask
 from webhook.rule import trainjob, waits, workload
+from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.trainjob import (
     GREATEST_A,
     JOB_ID_LABEL,
@@ -36,7 +37,7 @@ from webhook.rule.trainjob import (
     UnreadableTrainJobError,
     read_trainjob,
 )
-from webhook.rule.verdict import Clear, Unknown, UnreadableAnswerError
+from webhook.rule.verdict import Clear, Unknown
 from webhook.rule.waits import Because
 from webhook.rule.workload import AdmissionCheck, Clears, Finding, Key, Waits, Workload
 from webhook.telling import wording

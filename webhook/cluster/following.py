@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from webhook.cluster.transport import Call, Cluster, ReadFailedError
-from webhook.rule.verdict import UnreadableAnswerError
+from webhook.rule.objects import UnreadableAnswerError
 
 PAGE = 250
 """How many objects are listed at once: what is not kept of them is gone before the next ones come."""

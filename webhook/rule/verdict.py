@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from webhook.rule.objects import UnreadableAnswerError, conditions_of, name_of, part, text
 from webhook.rule.trainjob import FINISHED, TrainJob
 
 _CHAIN = ("TrainJob", "JobSet", "Job")
@@ -16,10 +17,6 @@ _CHAIN = ("TrainJob", "JobSet", "Job")
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
-
-
-class UnreadableAnswerError(ValueError):
-    """The API server's answer does not have the shape that its API promises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,19 +172,19 @@ def read_remaining_pods(items: Sequence[Any]) -> list[RemainingPod]:
     """
     remaining = []
     for item in items:
-        name = _name(item, "pod")
-        status = _part(item, "status", "pod")
-        if _text(status, "phase", "pod") in TERMINAL_PHASES:
+        name = name_of(item, "pod")
+        status = part(item, "status", "pod")
+        if text(status, "phase", "pod") in TERMINAL_PHASES:
             continue
-        node = _text(_part(item, "spec", "pod"), "nodeName", "pod")
+        node = text(part(item, "spec", "pod"), "nodeName", "pod")
         remaining.append(RemainingPod(name, node or None, deletion=_deletion(item)))
     return remaining
 
 
 def _deletion(pod: Mapping[str, Any]) -> Deletion | None:
     """The pod's deletion. Its timestamp is when its grace period ends, not when it was asked for."""
-    metadata = _part(pod, "metadata", "pod")
-    ends = _text(metadata, "deletionTimestamp", "pod")
+    metadata = part(pod, "metadata", "pod")
+    ends = text(metadata, "deletionTimestamp", "pod")
     grace = metadata.get("deletionGracePeriodSeconds")
     return Deletion(ends, grace if type(grace) is int else 0) if ends else None
 
@@ -215,8 +212,8 @@ def read_unsettled_jobset(document: Mapping[str, Any] | None, *, trainjob_uid: s
     """
     if document is None:
         return []
-    name = _name(document, "JobSet")
-    if _text(_part(document, "status", "JobSet"), "terminalState", "JobSet"):
+    name = name_of(document, "JobSet")
+    if text(part(document, "status", "JobSet"), "terminalState", "JobSet"):
         return []
     return _unsettled(document, "JobSet", name, owner_uid=trainjob_uid)
 
@@ -229,10 +226,10 @@ def lasting_jobset_uid(document: Mapping[str, Any] | None, *, trainjob_uid: str)
     """
     if document is None:
         return ""
-    metadata = _part(document, "metadata", "JobSet")
-    if _text(metadata, "deletionTimestamp", "JobSet") or _is_left_over(metadata, "JobSet", trainjob_uid):
+    metadata = part(document, "metadata", "JobSet")
+    if text(metadata, "deletionTimestamp", "JobSet") or _is_left_over(metadata, "JobSet", trainjob_uid):
         return ""
-    return _text(metadata, "uid", "JobSet")
+    return text(metadata, "uid", "JobSet")
 
 
 def read_unsettled_jobs(items: Sequence[Any], *, jobset_uid: str | None) -> list[Unsettled]:
@@ -250,8 +247,8 @@ def read_unsettled_jobs(items: Sequence[Any], *, jobset_uid: str | None) -> list
     """
     unsettled = []
     for item in items:
-        name = _name(item, "Job")
-        conditions = _conditions(item, "Job")
+        name = name_of(item, "Job")
+        conditions = conditions_of(item, "Job")
         if any(conditions.get(condition) == "True" for condition in FINISHED):
             continue
         unsettled += _unsettled(item, "Job", name, owner_uid=jobset_uid)
@@ -261,15 +258,15 @@ def read_unsettled_jobs(items: Sequence[Any], *, jobset_uid: str | None) -> list
 def _unsettled(
     document: Mapping[str, Any], kind: str, name: str, *, owner_uid: str | None
 ) -> list[Unsettled]:
-    metadata = _part(document, "metadata", kind)
-    if _text(metadata, "deletionTimestamp", kind):
+    metadata = part(document, "metadata", kind)
+    if text(metadata, "deletionTimestamp", kind):
         return []
-    suspended = _part(document, "spec", kind).get("suspend") is True
+    suspended = part(document, "spec", kind).get("suspend") is True
     # Generation 1 is an object whose spec never changed: born suspended, it never ran, and its
     # controller has nothing to stop.
     generation = metadata.get("generation")
     born_suspended = type(generation) is int and generation == 1
-    confirmed = born_suspended or _conditions(document, kind).get("Suspended") == "True"
+    confirmed = born_suspended or conditions_of(document, kind).get("Suspended") == "True"
     left_over = _is_left_over(metadata, kind, owner_uid)
     if suspended and confirmed and not left_over:
         return []
@@ -292,47 +289,11 @@ def read_node_state(document: Mapping[str, Any] | None) -> NodeState:
     """
     if document is None:
         return GONE
-    taints = _part(document, "spec", "Node").get("taints") or []
+    taints = part(document, "spec", "Node").get("taints") or []
     if not isinstance(taints, list) or not all(isinstance(taint, dict) for taint in taints):
         raise UnreadableAnswerError("the taints of the Node are no list of objects")
     return NodeState(
         # Kubernetes calls a Ready condition that nobody reported Unknown.
-        ready=_conditions(document, "Node").get("Ready", "Unknown"),
+        ready=conditions_of(document, "Node").get("Ready", "Unknown"),
         out_of_service=any(taint.get("key") == OUT_OF_SERVICE_TAINT for taint in taints),
     )
-
-
-def _conditions(document: Mapping[str, Any], kind: str) -> dict[str, str]:
-    conditions = _part(document, "status", kind).get("conditions")
-    if conditions is None:
-        return {}
-    if not isinstance(conditions, list) or not all(isinstance(item, dict) for item in conditions):
-        raise UnreadableAnswerError(f"the conditions of the {kind} are no list of objects")
-    return {str(item.get("type")): str(item.get("status")) for item in conditions}
-
-
-def _name(document: Any, kind: str) -> str:
-    if not isinstance(document, dict):
-        raise UnreadableAnswerError(f"a {kind} is no object")
-    name = _text(_part(document, "metadata", kind), "name", kind)
-    if not name:
-        raise UnreadableAnswerError(f"a {kind} has no name")
-    return name
-
-
-def _text(parent: Mapping[str, Any], field: str, kind: str) -> str:
-    value = parent.get(field)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise UnreadableAnswerError(f"the {field} of a {kind} is no string")
-    return value
-
-
-def _part(document: Mapping[str, Any], field: str, kind: str) -> Mapping[str, Any]:
-    value = document.get(field)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise UnreadableAnswerError(f"the {field} of a {kind} is no object")
-    return value

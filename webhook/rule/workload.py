@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from webhook.rule import trainjob
-from webhook.rule.verdict import UnreadableAnswerError
+from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.waits import Because
 
 GROUP = "kueue.x-k8s.io"

@@ -18,6 +18,7 @@ from webhook.cluster.trainjobs import TrainJobs, pods_of
 from webhook.cluster.transport import Cluster, ReadFailedError, WriteConflictedError
 from webhook.question import JOBSET_NAME_LABEL, Subject, ask, node_states
 from webhook.rule import verdict as verdicts
+from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.trainjob import (
     DEFAULT_A_KEY,
     GREATEST_A,
@@ -28,7 +29,7 @@ from webhook.rule.trainjob import (
     UnreadableTrainJobError,
     read_trainjob,
 )
-from webhook.rule.verdict import Failure, RemainingPod, UnreadableAnswerError, read_remaining_pods
+from webhook.rule.verdict import Failure, RemainingPod, read_remaining_pods
 from webhook.telling import wording
 from webhook.telling.report import (
     QUEUE_LABEL,

@@ -1,4 +1,4 @@
-"""One review in, one answer out.
+"""Reviews of TrainJobs: the request that re-admits one is denied while anything of it may still run.
 
 Joins the pure modules and the question; knows nothing of HTTP. Whatever goes wrong here is a denial.
 """
@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import structlog
 
+from webhook.guard.metrics import GuardMetrics
+from webhook.guard.reviews import Answer, Pending, Regarding
 from webhook.question import Subject
 from webhook.rule import waits
 from webhook.rule.readmission import Admission, BadAdmissionNumber, NoAdmission, Operation, detect
-from webhook.rule.trainjob import TrainJob, UnreadableTrainJobError, is_object_name, read_trainjob
+from webhook.rule.trainjob import KIND, TrainJob, UnreadableTrainJobError, is_object_name, read_trainjob
 from webhook.rule.verdict import Clear, Unknown, Verdict, remaining_count
-from webhook.rule.waits import Because
 from webhook.telling import review, wording
 from webhook.telling.review import NotAReviewError, Request
 
@@ -23,25 +24,6 @@ Ask = Callable[[Subject, float], Awaitable[Verdict]]
 """The question about a subject, to be answered within so many seconds."""
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the API server is told, and what the log says of it.
-
-    `remaining` is None where nobody asked; `because` says what was decided on, `message` what a denial says,
-    and `distinct` the same without what differs from one retry to the next: empty where no event is due.
-    `waits` is what the TrainJob has to wait for.
-    """
-
-    body: bytes
-    allowed: bool
-    verdict: str
-    remaining: int | None = None
-    because: str = ""
-    message: str = ""
-    distinct: str = ""
-    waits: Because | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +35,32 @@ class Question:
     because: str
     api_version: str = ""
     trainjob_uid: str = ""
+
+
+class TrainJobReviews:
+    """The webhook `readmission.interlock.dispatch.phpboyscout.uk`."""
+
+    def __init__(self, ask: Ask, *, a_key: str, metrics: GuardMetrics) -> None:
+        self._ask = ask
+        self._a_key = a_key
+        self._metrics = metrics
+
+    def weigh(self, request: Request) -> Answer | Pending:
+        """Answer a review that admits nothing, or have the cluster asked.
+
+        Raises:
+            NotAReviewError: the request lacks the objects its operation has, or contradicts itself.
+        """
+        outcome = weigh(request, a_key=self._a_key)
+        if isinstance(outcome, Answer):
+            return outcome
+        return Pending(outcome.uid, lambda seconds: answer(outcome, self._ask, seconds=seconds))
+
+    def decided(self, answer: Answer, operation: str, *, dry_run: bool, asked: bool, seconds: float) -> None:
+        """Count the decision, and what is in earnest as a wait that begins, goes on or ends."""
+        self._metrics.decided(answer.verdict, operation, asked=asked, seconds=seconds)
+        if asked and not dry_run and answer.regarding is not None:
+            self._metrics.tried(answer.regarding.namespace, answer.regarding.name, answer.waits)
 
 
 def weigh(request: Request, *, a_key: str) -> Answer | Question:
@@ -112,7 +120,7 @@ async def answer(question: Question, ask: Ask, *, seconds: float) -> Answer:
 def _told(question: Question, verdict: Verdict) -> Answer:
     if isinstance(verdict, Clear):
         body = review.allowed(question.uid, decision="Clear", remaining=0)
-        return Answer(body, True, "Clear", 0, question.because)
+        return Answer(body, True, "Clear", 0, question.because, regarding=_regarding(question))
     body = review.denied(question.uid, verdict, name=question.subject.name)
     told = review.REASONS[type(verdict)]
     message = wording.denial(verdict)
@@ -129,7 +137,13 @@ def _told(question: Question, verdict: Verdict) -> Answer:
         message=message,
         distinct=distinct,
         waits=waits.because(verdict),
+        regarding=_regarding(question),
     )
+
+
+def _regarding(question: Question) -> Regarding:
+    subject = question.subject
+    return Regarding(question.api_version, KIND, subject.namespace, subject.name, question.trainjob_uid)
 
 
 def _identity(request: Request) -> tuple[str, str]:

@@ -20,7 +20,8 @@ from tests.objects import (
     review,
     trainjob,
 )
-from webhook.guard.reviewing import Answer, Ask, Question, answer, weigh
+from webhook.guard.reviews import Answer
+from webhook.guard.trainjob_reviews import Ask, Question, answer, weigh
 from webhook.question import Subject
 from webhook.rule.trainjob import DEFAULT_A_KEY, Execution
 from webhook.rule.verdict import (
