@@ -158,7 +158,7 @@ PARTS = [
     ),
     Part(
         "the guard answers before its caller gives up",
-        "webhook/guard/server.py",
+        "webhook/guard/application.py",
         "SHARE_OF_TIMEOUT = 0.8",
         "SHARE_OF_TIMEOUT = 1.2",
         "tests/guard/test_fail_closed.py::test_a_read_that_hangs_is_a_denial_before_the_api_server_gives_up",
