@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+
+from certs.pem import PemError, certificates_in, encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,11 @@ def with_bundle(
     """Return the configuration with this bundle in each webhook of these names and nothing else changed.
 
     Its `resourceVersion` stays, so that the write fails where someone else wrote meanwhile.
+
+    Raises ValueError where the bundle holds no certificate.
     """
     names = frozenset(webhook_names)
-    published = {"caBundle": b64encode(bundle).decode()}
+    published = {"caBundle": ca_bundle(bundle)}
     webhooks = [
         {**webhook, "clientConfig": {**webhook["clientConfig"], **published}}
         if webhook["name"] in names
@@ -77,14 +80,24 @@ def with_bundle(
     return {**configuration, "webhooks": webhooks}
 
 
+def ca_bundle(bundle: bytes) -> str:
+    """Return the field `caBundle` that has these certificates trusted, and holds nothing else.
+
+    Whoever may read a webhook configuration reads it: every bundle that is written comes by here.
+
+    Raises ValueError where there is no certificate in it.
+    """
+    return b64encode(encoded(certificates_in(bundle))).decode()
+
+
 def authorities_in(bundle: bytes) -> tuple[bytes, ...]:
     """Return the certificates of a PEM bundle, each as PEM; none where any of it can't be read.
 
     client-go takes a bundle whole or fails the call: `unable to parse bytes as PEM block`.
     """
     try:
-        found = x509.load_pem_x509_certificates(bundle)
-    except ValueError:
+        found = certificates_in(bundle)
+    except PemError:
         return ()
     return tuple(certificate.public_bytes(Encoding.PEM) for certificate in found)
 

@@ -170,6 +170,21 @@ PARTS = [
         "NODE_STATES_SECONDS = 60.0",
         "tests/guard/test_wire.py::test_nodes_that_cannot_be_read_delay_a_denial_by_no_more_than_a_second",
     ),
+    Part(
+        "of a CA bundle nothing but the certificates is published",
+        "certs/publication.py",
+        "b64encode(encoded(certificates_in(bundle)))",
+        "b64encode(bundle)",
+        "tests/telling/test_registration.py"
+        "::test_of_a_bundle_the_certificates_are_registered_and_a_key_beside_them_is_not",
+    ),
+    Part(
+        "a CA file that holds a key is refused",
+        "certs/pem.py",
+        "    if holds_private_key(content):\n        raise PemError",
+        "    if False:\n        raise PemError",
+        "tests/certs/test_pem.py::test_a_key_of_every_kind_is_found_and_left_out_of_what_is_read",
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from certs.authority import new_authority
-from certs.publication import authorities_in, published_in, with_bundle
+from certs.publication import authorities_in, ca_bundle, published_in, with_bundle
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 ONE, TWO, THREE = (new_authority(now=NOON).certificate_pem for _ in range(3))
@@ -65,6 +65,24 @@ def test_writing_changes_the_bundle_of_our_webhooks_and_nothing_else() -> None:
         index = ["a", "other", "b"].index(name)
         original["webhooks"][index]["clientConfig"]["caBundle"] = b64encode(TWO).decode()
     assert written == original
+
+
+KEY = new_authority(now=NOON).key_pem
+
+
+@pytest.mark.parametrize(
+    "bundle", [KEY + ONE + TWO, ONE + KEY + TWO, ONE + TWO + KEY, "é\n".encode() + ONE + TWO]
+)
+def test_what_is_written_is_the_certificates_and_nothing_that_stands_beside_them(bundle: bytes) -> None:
+    written = with_bundle(configuration(a=b""), ["a"], bundle)
+    assert written["webhooks"][0]["clientConfig"]["caBundle"] == b64encode(ONE + TWO).decode()
+    assert ca_bundle(bundle) == b64encode(ONE + TWO).decode()
+
+
+@pytest.mark.parametrize("bundle", [b"", b"rubbish", KEY])
+def test_what_holds_no_certificate_is_not_written(bundle: bytes) -> None:
+    with pytest.raises(ValueError):
+        with_bundle(configuration(a=ONE), ["a"], bundle)
 
 
 @pytest.mark.parametrize(

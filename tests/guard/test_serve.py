@@ -333,9 +333,10 @@ async def test_an_empty_variable_is_one_that_is_not_set(kubeconfig: Path) -> Non
 @pytest.mark.parametrize(
     ("file", "content", "told"),
     [
-        ("tls.crt", b"junk", "are no PEM certificate and its key"),
+        ("tls.crt", b"junk", "tls_cert_file (INTERLOCK_TLS_CERT_FILE) {} holds no PEM certificate"),
         ("tls.key", b"junk", "are no PEM certificate and its key"),
-        ("ca.crt", b"junk", "is no PEM certificate"),
+        ("ca.crt", b"junk", "tls_ca_file (INTERLOCK_TLS_CA_FILE) {} holds no PEM certificate"),
+        ("ca.crt", "é".encode(), "tls_ca_file (INTERLOCK_TLS_CA_FILE) {} holds no PEM certificate"),
     ],
 )
 async def test_certificate_files_are_checked_before_anything_is_registered(
@@ -352,7 +353,8 @@ async def test_certificate_files_are_checked_before_anything_is_registered(
     authority = {"INTERLOCK_TLS_CA_FILE": str(tmp_path / "ca.crt")}
     async with served(kubeconfig, **environment, **authority) as guard:
         assert await guard.process.wait() == 1
-    assert told in guard.raw[-1]
+    assert told.format(tmp_path / file) in guard.raw[-1]
+    assert "Traceback" not in "".join(guard.raw)
 
 
 async def test_a_signal_while_the_credentials_are_waited_for_ends_the_start(

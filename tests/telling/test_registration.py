@@ -1,17 +1,21 @@
 from base64 import b64decode
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from certs.authority import new_authority
 from webhook.rule.trainjob import DEFAULT_A_KEY
 from webhook.telling.registration import Service, webhook_configuration
 
 URL = "https://127.0.0.1:9443"
+AUTHORITY = new_authority(now=datetime(2026, 6, 1, tzinfo=UTC))
 GUARD = Service(namespace="trainjob-interlock", name="trainjob-interlock")
 
 
 def configured(**settings: Any) -> dict[str, Any]:
-    return webhook_configuration(**({"url": URL, "ca_bundle": b"PEM", "a_key": DEFAULT_A_KEY} | settings))
+    given = {"url": URL, "ca_bundle": AUTHORITY.certificate_pem, "a_key": DEFAULT_A_KEY} | settings
+    return webhook_configuration(**given)
 
 
 def only_webhook(configuration: dict[str, Any]) -> dict[str, Any]:
@@ -78,8 +82,20 @@ def test_the_guard_is_called_through_a_service() -> None:
 
 
 def test_the_ca_bundle_is_base64_and_left_out_while_there_is_none() -> None:
-    assert b64decode(only_webhook(configured(ca_bundle=b"PEM"))["clientConfig"]["caBundle"]) == b"PEM"
+    assert b64decode(only_webhook(configured())["clientConfig"]["caBundle"]) == AUTHORITY.certificate_pem
     assert "caBundle" not in only_webhook(configured(ca_bundle=b""))["clientConfig"]
+
+
+def test_of_a_bundle_the_certificates_are_registered_and_a_key_beside_them_is_not() -> None:
+    both = b"# ours\n" + AUTHORITY.key_pem + AUTHORITY.certificate_pem
+    registered = b64decode(only_webhook(configured(ca_bundle=both))["clientConfig"]["caBundle"])
+    assert registered == AUTHORITY.certificate_pem
+
+
+@pytest.mark.parametrize("bundle", [b"rubbish", AUTHORITY.key_pem])
+def test_a_bundle_without_a_certificate_is_not_registered(bundle: bytes) -> None:
+    with pytest.raises(ValueError):
+        configured(ca_bundle=bundle)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from certs.authority import ServingCertificate, bare_server_context, is_address, new_authority
+from certs.authority import ServingCertificate, is_address, new_authority
 from certs.keeper import CertificateKeeper
+from certs.pem import PemError, authorities_of, certificates_in, encoded
 from certs.rotation import Terms
 from webhook.cluster.certificates import ClusterCertificates, ClusterClock
 from webhook.cluster.transport import Cluster
@@ -132,15 +133,19 @@ def _tell(event: str, **facts: object) -> None:
 def serving_certificate(settings: Settings) -> ServingCertificate:
     """The certificate of the files that are set, or one made now and valid for the URL's host.
 
+    Its authority, which --url publishes, is the certificates of the files, and nothing else that they hold:
+    certificate and key in one file are a common form.
+
     Raises:
         OSError: a file cannot be read.
-        ValueError: only one of the two files is set.
+        ValueError: only one of the two files is set, one holds no certificate, or the CA's holds a key.
     """
     if settings.tls_cert_file and settings.tls_key_file:
+        chain = _read(settings, "tls_cert_file", lambda content: encoded(certificates_in(content)))
         return ServingCertificate(
-            certificate_pem=settings.tls_cert_file.read_bytes(),
+            certificate_pem=chain,
             key_pem=settings.tls_key_file.read_bytes(),
-            authority_pem=(settings.tls_ca_file or settings.tls_cert_file).read_bytes(),
+            authority_pem=_read(settings, "tls_ca_file", authorities_of) if settings.tls_ca_file else chain,
         )
     if settings.tls_cert_file or settings.tls_key_file:
         raise ValueError("only one of tls_cert_file and tls_key_file is set, expected both or none")
@@ -154,25 +159,30 @@ def serving_certificate(settings: Settings) -> ServingCertificate:
 
 def _context(certificate: ServingCertificate, settings: Settings) -> ssl.SSLContext:
     try:
-        context = certificate.server_context()
+        return certificate.server_context()
     except ssl.SSLError as error:
         files = f"tls_cert_file {settings.tls_cert_file} and tls_key_file {settings.tls_key_file}"
         raise ValueError(f"{files} are no PEM certificate and its key: {error.reason}") from error
-    try:
-        # It is published as it is, and an API server that cannot read it denies every re-admission. Tried
-        # elsewhere: what is served must not trust clients for it.
-        bare_server_context().load_verify_locations(cadata=certificate.authority_pem.decode())
-    except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
-        file = settings.tls_ca_file or settings.tls_cert_file
-        raise ValueError(f"tls_ca_file {file} is no PEM certificate") from error
-    return context
 
 
 def _require_client_certificates(context: ssl.SSLContext, settings: Settings) -> None:
     """Verify a client's certificate where one is shown; the probes of the kubelet show none."""
     if settings.client_ca_file is not None:
-        context.load_verify_locations(cafile=settings.client_ca_file)
+        authorities = _read(settings, "client_ca_file", authorities_of)
+        context.load_verify_locations(cadata=authorities.decode())
         context.verify_mode = ssl.CERT_OPTIONAL
+
+
+def _read(settings: Settings, setting: str, read: Callable[[bytes], bytes]) -> bytes:
+    """What `read` makes of the file of a setting; raises ValueError, which names both."""
+    path = getattr(settings, setting)
+    where = f"{setting} (INTERLOCK_{setting.upper()}) {path}"
+    try:
+        return read(path.read_bytes())
+    except PemError as error:
+        raise ValueError(f"{where} {error}") from None
+    except OSError as error:
+        raise ValueError(f"{where} cannot be read: {error.strerror}") from error
 
 
 def _hosts_and_addresses(names: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -5,11 +5,11 @@ Pure: builds the object, sends nothing.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from certs.publication import ca_bundle as encoded
 from webhook.rule.trainjob import GROUP, RESOURCE, is_qualified_name
 
 WEBHOOK_NAME = "readmission.interlock.dispatch.phpboyscout.uk"
@@ -37,17 +37,18 @@ def webhook_configuration(
     """Return the configuration that has re-admissions, and nothing else, reviewed by the guard.
 
     The guard is reached at `url`, to which `/validate` is added where it lacks it, or through `service`.
-    `ca_bundle` is PEM; where it is empty the field is left out, for whoever publishes it to fill in.
+    Of `ca_bundle`, PEM, the certificates are registered and nothing else; where it is empty the field is left
+    out, for whoever publishes it to fill in.
 
     Raises ValueError unless exactly one of `url` and `service` is given, `url` is one that
     admissionregistration.k8s.io/v1 accepts (https, no user, query or fragment), `timeout_seconds` is 1 to 30,
-    and `a_key` can be a label key.
+    `a_key` can be a label key, and `ca_bundle` is empty or holds a certificate.
     """
     if not 1 <= timeout_seconds <= 30:  # noqa: PLR2004
         raise ValueError(f"a webhook's timeout is 1 to 30 seconds, not {timeout_seconds}")
     client_config = _reached_at(url, service)
     if ca_bundle:
-        client_config["caBundle"] = b64encode(ca_bundle).decode()
+        client_config["caBundle"] = encoded(ca_bundle)
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
