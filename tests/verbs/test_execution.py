@@ -18,13 +18,13 @@ from tests import objects
 from tests.benches import GUARD, Bench
 from tests.conftest import guard_against
 from tests.scripted import ScriptedApiServer, answer, hang, refusal
-from webhook import question
+from webhook import execution, question
 from webhook.cluster.trainjobs import TrainJobs
 from webhook.cluster.transport import Cluster, ReadFailedError, WriteConflictedError
 from webhook.rule.verdict import Clear, Failure, PodsRemain, Verdict
 from webhook.telling import wording
 from webhook.telling.report import State
-from webhook.verbs import execution
+from webhook.verbs import admitting
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ async def test_a_change_by_someone_else_in_between_is_a_conflict_and_is_kept(
         changed.update(await bench.patch(TRAINJOBS, "llama", {"metadata": {"labels": {"team": "x"}}}))
         return Clear()
 
-    monkeypatch.setattr(execution, "ask", change_it_then_say_clear)
+    monkeypatch.setattr(admitting, "ask", change_it_then_say_clear)
     with pytest.raises(execution.Conflict, match="was changed or deleted by someone else meanwhile"):
         await execution.release(cluster, "default", "llama")
     assert await bench.get(TRAINJOBS, "llama") == changed
@@ -80,7 +80,7 @@ async def test_a_deletion_in_between_is_a_conflict(
         await bench.remove(TRAINJOBS, "llama")
         return Clear()
 
-    monkeypatch.setattr(execution, "ask", delete_it_then_say_clear)
+    monkeypatch.setattr(admitting, "ask", delete_it_then_say_clear)
     with pytest.raises(execution.Conflict):
         await execution.release(cluster, "default", "llama")
     assert await bench.names(TRAINJOBS) == []
@@ -96,7 +96,7 @@ async def test_of_two_releases_at_once_one_wins_and_a_is_raised_once(
         await both_have_read.wait()
         return await question.ask(*arguments, **options)
 
-    monkeypatch.setattr(execution, "ask", ask_together)
+    monkeypatch.setattr(admitting, "ask", ask_together)
     outcomes = await asyncio.gather(
         *(execution.release(cluster, "default", "llama") for _ in range(2)), return_exceptions=True
     )
@@ -116,7 +116,7 @@ async def test_a_pod_that_shows_up_after_the_question_is_found_by_the_guard(
         await bench.create(objects.pod("late", namespace="default", node=None, phase="Pending"))
         return Clear()
 
-    monkeypatch.setattr(execution, "ask", start_a_pod_then_say_clear)
+    monkeypatch.setattr(admitting, "ask", start_a_pod_then_say_clear)
     async with guard_against(bench.write_kubeconfig(tmp_path / "guard", GUARD)) as guard:
         await bench.register(guard.url, guard.authority_pem)
         with pytest.raises(execution.PodsRemain, match=r"denied the request: .*: late \(not scheduled\)$"):
@@ -161,7 +161,7 @@ async def test_a_write_that_fails_is_told_apart(
     deadline = asyncio.get_running_loop().time() + 9
     trainjobs = TrainJobs.__new__(TrainJobs)
     with pytest.raises(execution.ExecutionError) as raised:
-        await execution._write(trainjobs, "default", "llama", {}, deadline=deadline)
+        await admitting._write(trainjobs, "default", "llama", {}, deadline=deadline)
     assert type(raised.value) is kind
 
 
@@ -175,7 +175,7 @@ async def test_an_answer_that_does_not_come_in_time_leaves_the_outcome_unknown(
     deadline = asyncio.get_running_loop().time() + 0.05
     trainjobs = TrainJobs.__new__(TrainJobs)
     with pytest.raises(execution.OutcomeUnknown, match="interlock -n default inspect llama"):
-        await execution._write(trainjobs, "default", "llama", {}, deadline=deadline)
+        await admitting._write(trainjobs, "default", "llama", {}, deadline=deadline)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,12 @@ def state_of(document: Mapping[str, Any], trainjob: TrainJob) -> State:
     return State.SUSPENDED if trainjob.suspended else State.RUNNING
 
 
+def queue_of(document: Mapping[str, Any]) -> str | None:
+    """The Kueue queue that a TrainJob is in, or None."""
+    queue = (document["metadata"].get("labels") or {}).get(QUEUE_LABEL)
+    return str(queue) if queue else None
+
+
 @dataclass(frozen=True, slots=True)
 class AdmissionCheck:
     """One entry of `status.admissionChecks` of a Kueue Workload."""

@@ -27,7 +27,7 @@ from webhook.settings import Settings
 from webhook.telling import wording
 from webhook.telling.durations import parse_duration
 from webhook.telling.report import Report, State, table
-from webhook.verbs import execution, screen
+from webhook.verbs import admitting, errors, finding, looking, screen
 
 COMPLETION_SECONDS = 3.0
 """A shell that waits for names longer than this is worse than one without."""
@@ -55,14 +55,14 @@ class Format(StrEnum):
     YAML = "yaml"
 
 
-_CODES: tuple[tuple[type[execution.ExecutionError], ExitCode], ...] = (
-    (execution.PodsRemain, ExitCode.NOT_NOW),
-    (execution.ExecutionNotStopped, ExitCode.NOT_NOW),
-    (execution.Conflict, ExitCode.NOT_NOW),
-    (execution.NotFound, ExitCode.NOT_FOUND),
-    (execution.WrongState, ExitCode.WRONG_STATE),
-    (execution.OutcomeUnknown, ExitCode.OUTCOME_UNKNOWN),
-    (execution.ExecutionError, ExitCode.CANNOT_TELL),
+_CODES: tuple[tuple[type[errors.ExecutionError], ExitCode], ...] = (
+    (errors.PodsRemain, ExitCode.NOT_NOW),
+    (errors.ExecutionNotStopped, ExitCode.NOT_NOW),
+    (errors.Conflict, ExitCode.NOT_NOW),
+    (errors.NotFound, ExitCode.NOT_FOUND),
+    (errors.WrongState, ExitCode.WRONG_STATE),
+    (errors.OutcomeUnknown, ExitCode.OUTCOME_UNKNOWN),
+    (errors.ExecutionError, ExitCode.CANNOT_TELL),
 )
 
 commands = typer.Typer()
@@ -158,7 +158,7 @@ def inspect(
     target = _target(kubeconfig, context, namespace)
 
     async def told(cluster: Cluster) -> ExitCode:
-        report = await execution.inspect(cluster, target.namespace_in(cluster), name, a_key=target.a_key)
+        report = await looking.inspect(cluster, target.namespace_in(cluster), name, a_key=target.a_key)
         now = datetime.now(UTC)
         if output is None:
             print(*report.lines(now=now), sep="\n")  # noqa: T201
@@ -185,7 +185,7 @@ def find(
 
     async def told(cluster: Cluster) -> ExitCode:
         where = None if everywhere else target.namespace_in(cluster)
-        found = await execution.find(cluster, where, a_key=target.a_key)
+        found = await finding.find(cluster, where, a_key=target.a_key)
         if output is not None:
             _print_document({"items": [one.document() for one in found]}, output)
         elif not found:
@@ -219,8 +219,8 @@ def ceased(
 
     async def told(cluster: Cluster) -> ExitCode:
         try:
-            answer = await execution.ceased(cluster, target.namespace_in(cluster), name, a_key=target.a_key)
-        except execution.NotFound as error:
+            answer = await looking.ceased(cluster, target.namespace_in(cluster), name, a_key=target.a_key)
+        except errors.NotFound as error:
             _say(f"interlock: {error}")
             return ExitCode.CANNOT_TELL
         for warning in answer.warnings:
@@ -249,7 +249,7 @@ def open_(
 
     async def told(cluster: Cluster) -> ExitCode:
         where = target.namespace_in(cluster)
-        a = await execution.open_(cluster, where, name, a_key=target.a_key)
+        a = await admitting.open_(cluster, where, name, a_key=target.a_key)
         return _told(name, "opened", a)
 
     _run(target, told)
@@ -279,7 +279,7 @@ def release(
     async def told(cluster: Cluster) -> ExitCode:
         where = target.namespace_in(cluster)
         if not wait:
-            return _told(name, "released", await execution.release(cluster, where, name, a_key=target.a_key))
+            return _told(name, "released", await admitting.release(cluster, where, name, a_key=target.a_key))
         longest = None if timeout is None else _duration(timeout)
         waiting = _Waiting(cluster, where, name, target.a_key)
         try:
@@ -302,8 +302,8 @@ class _Waiting:
         self.sentence = "nothing was read"
 
     async def release(self, seconds: float | None) -> int:
-        """Wait, and return the A of the release. Raises TimeoutError, and what `execution.release` does."""
-        reports = execution.watch(self._cluster, self._namespace, self._name, a_key=self._a_key)
+        """Wait, and return the A of the release. Raises TimeoutError, and what `admitting.release` does."""
+        reports = looking.watch(self._cluster, self._namespace, self._name, a_key=self._a_key)
         with screen.shown(self._namespace, self._name) as show:
             async with asyncio.timeout(seconds), aclosing(reports):
                 async for report in reports:
@@ -320,8 +320,8 @@ class _Waiting:
         if suspended and not isinstance(report.verdict, Clear):
             return None
         try:
-            return await execution.release(self._cluster, self._namespace, self._name, a_key=self._a_key)
-        except (execution.Unreachable, execution.Conflict) as error:
+            return await admitting.release(self._cluster, self._namespace, self._name, a_key=self._a_key)
+        except (errors.Unreachable, errors.Conflict) as error:
             self.sentence = str(error)
             return None
 
@@ -353,7 +353,7 @@ def _run(target: Target, told: Callable[[Cluster], Awaitable[ExitCode]]) -> NoRe
         code = ExitCode.INTERRUPTED
     except CredentialsError as error:
         _end(f"interlock: {error}", ExitCode.CANNOT_TELL)
-    except execution.ExecutionError as error:
+    except errors.ExecutionError as error:
         _end(f"interlock: {error}", next(code for kind, code in _CODES if isinstance(error, kind)))
     raise SystemExit(code)
 

@@ -1,0 +1,100 @@
+"""find: every TrainJob that is not running and of which pods remain. It writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from webhook.cluster.trainjobs import TrainJobs
+from webhook.cluster.transport import Cluster
+from webhook.question import JOBSET_NAME_LABEL, node_states
+from webhook.rule.trainjob import (
+    DEFAULT_A_KEY,
+    JOB_ID_LABEL,
+    SUBMISSION_LABEL,
+    Execution,
+    TrainJob,
+    UnreadableTrainJobError,
+    read_trainjob,
+)
+from webhook.rule.verdict import RemainingPod, read_remaining_pods
+from webhook.telling.report import Found, State, state_of
+from webhook.verbs.reading import SECONDS, in_time
+
+
+async def find(
+    cluster: Cluster,
+    namespace: str | None,
+    *,
+    a_key: str = DEFAULT_A_KEY,
+    seconds: float = SECONDS,
+) -> tuple[Found, ...]:
+    """Every TrainJob that is not running and of which pods remain, of a namespace or, with None, of all.
+
+    The pods are read first, all that carry a label of an execution in one list, and then the TrainJobs. One
+    that cannot be read as a TrainJob is passed over: the API server lets none through.
+
+    Raises:
+        Unreachable: the pods or the TrainJobs could not be read.
+    """
+    deadline = asyncio.get_running_loop().time() + seconds
+    reading = _find(TrainJobs(cluster), namespace, a_key)
+    found = await in_time(cluster, reading, "finding TrainJobs", deadline=deadline, seconds=seconds)
+    nodes = {pod.node for one in found for pod in one.pods if pod.node}
+    states = await node_states(cluster, nodes, deadline=deadline)
+    return tuple(
+        replace(
+            one,
+            pods=tuple(replace(pod, node_state=states[pod.node]) if pod.node else pod for pod in one.pods),
+        )
+        for one in found
+    )
+
+
+@dataclass(slots=True)
+class _Remaining:
+    """Remaining pods by what they carry: the JobSet's name, and the execution's labels."""
+
+    by_name: dict[tuple[str, str], dict[str, RemainingPod]]
+    by_execution: dict[tuple[str, Execution], dict[str, RemainingPod]]
+
+    def take(self, namespace: str, labels: Mapping[str, Any], pod: RemainingPod) -> None:
+        if name := labels.get(JOBSET_NAME_LABEL):
+            self.by_name.setdefault((namespace, name), {})[pod.name] = pod
+        if JOB_ID_LABEL in labels and SUBMISSION_LABEL in labels:
+            execution = Execution(labels[JOB_ID_LABEL], labels[SUBMISSION_LABEL])
+            self.by_execution.setdefault((namespace, execution), {})[pod.name] = pod
+
+    def of(self, namespace: str, trainjob: TrainJob) -> tuple[RemainingPod, ...]:
+        pods = dict(self.by_name.get((namespace, trainjob.name), {}))
+        for (where, execution), carrying in self.by_execution.items():
+            if where == namespace and (
+                execution.job_id in trainjob.job_ids and execution.submission in trainjob.submissions
+            ):
+                pods |= carrying
+        return tuple(pods[name] for name in sorted(pods))
+
+
+async def _find(trainjobs: TrainJobs, namespace: str | None, a_key: str) -> list[Found]:
+    remaining = _Remaining({}, {})
+    for labels in (JOBSET_NAME_LABEL, f"{JOB_ID_LABEL},{SUBMISSION_LABEL}"):
+        async with aclosing(trainjobs.pods(namespace, labels=labels)) as pods:
+            async for item in pods:
+                for pod in read_remaining_pods([item]):
+                    metadata = item["metadata"]
+                    remaining.take(metadata.get("namespace", ""), metadata.get("labels") or {}, pod)
+    found = []
+    async with aclosing(trainjobs.every(namespace)) as documents:
+        async for document in documents:
+            try:
+                trainjob = read_trainjob(document, a_key=a_key)
+            except UnreadableTrainJobError:
+                continue
+            state = state_of(document, trainjob)
+            pods_left = remaining.of(trainjob.namespace, trainjob)
+            if state is not State.RUNNING and pods_left:
+                found.append(Found(trainjob.namespace, trainjob.name, state, trainjob.a, pods_left))
+    return sorted(found, key=lambda one: (one.namespace, one.name))

@@ -1,0 +1,150 @@
+"""inspect, ceased and watch: they tell of one TrainJob, and write nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+from webhook.cluster.trainjobs import TrainJobs, pods_of
+from webhook.cluster.transport import Cluster, ReadFailedError
+from webhook.question import JOBSET_NAME_LABEL, ask
+from webhook.rule import verdict as verdicts
+from webhook.rule.trainjob import DEFAULT_A_KEY
+from webhook.rule.verdict import Failure
+from webhook.telling.report import AdmissionCheck, Report, State, admission_checks, queue_of, state_of
+from webhook.telling.waiting import Cessation
+from webhook.verbs.errors import Unreachable
+from webhook.verbs.reading import SECONDS, read, subject_of
+
+LOOK_AGAIN_SECONDS = 5.0
+"""How often `watch` looks although no pod changed: nodes and controllers are not watched."""
+
+_SHORTEST_PAUSE_SECONDS = 0.25
+_SHARE_OF_TIME_LOOKING = 0.25
+_WATCH_AGAIN_SECONDS = 1.0
+
+
+async def inspect(
+    cluster: Cluster, namespace: str, name: str, *, a_key: str = DEFAULT_A_KEY, seconds: float = SECONDS
+) -> Report:
+    """Tell all that is known of a TrainJob: every remaining pod, its node, what is not stopped, its checks.
+
+    Writes nothing. What can't be read is told in the report.
+
+    Raises:
+        NotFound: there is no such TrainJob.
+        Unreachable: the TrainJob could not be read.
+    """
+    deadline = asyncio.get_running_loop().time() + seconds
+    trainjobs = TrainJobs(cluster)
+    document, trainjob = await read(cluster, trainjobs, namespace, name, a_key=a_key, seconds=seconds)
+    checks, failures = await _checks(cluster, trainjobs, namespace, document, deadline=deadline)
+    # A share of the time is kept back for an answer that tells of a question without one.
+    left = deadline - asyncio.get_running_loop().time()
+    asked = await ask(cluster, subject_of(trainjob, namespace, name), seconds=left, every_pod=True)
+    return Report(
+        namespace=namespace,
+        name=name,
+        state=state_of(document, trainjob),
+        a=trainjob.a,
+        verdict=asked,
+        queue=queue_of(document),
+        checks=checks,
+        failures=failures,
+    )
+
+
+async def ceased(
+    cluster: Cluster, namespace: str, name: str, *, a_key: str = DEFAULT_A_KEY, seconds: float = SECONDS
+) -> Cessation:
+    """Tell whether the processes of the remaining pods are proven gone although the pods are still listed.
+
+    They are when every node that a remaining pod is on is deleted or tainted out of service, or when nothing
+    remains. Writes nothing. Takes the permission to get nodes.
+
+    Raises:
+        NotFound: there is no such TrainJob.
+        Unreachable: the TrainJob could not be read.
+    """
+    return (await inspect(cluster, namespace, name, a_key=a_key, seconds=seconds)).cessation
+
+
+async def watch(
+    cluster: Cluster, namespace: str, name: str, *, a_key: str = DEFAULT_A_KEY
+) -> AsyncGenerator[Report, None]:
+    """Inspect it again and again: when one of its pods changes, and every `LOOK_AGAIN_SECONDS`.
+
+    A watch only says when to look; what is told was read. Without the permission to watch pods it looks
+    every `LOOK_AGAIN_SECONDS`. Takes at most a quarter of the time, so that a large execution that goes pod
+    by pod is no load.
+
+    Raises:
+        NotFound: there is no such TrainJob any more.
+    """
+    loop = asyncio.get_running_loop()
+    async with _changes(cluster, namespace, name) as changed:
+        while True:
+            changed.clear()
+            started = loop.time()
+            try:
+                report = await inspect(cluster, namespace, name, a_key=a_key)
+            except Unreachable as error:
+                report = _unread(namespace, name, error)
+            took = loop.time() - started
+            yield report
+            try:
+                async with asyncio.timeout(LOOK_AGAIN_SECONDS):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(max(_SHORTEST_PAUSE_SECONDS, took / _SHARE_OF_TIME_LOOKING - took))
+
+
+def _unread(namespace: str, name: str, error: Unreachable) -> Report:
+    failure = Failure("reading the TrainJob", str(error), "Try again")
+    return Report(namespace, name, State.SUSPENDED, 0, verdicts.Unknown((failure,)))
+
+
+async def _checks(
+    cluster: Cluster,
+    trainjobs: TrainJobs,
+    namespace: str,
+    document: Mapping[str, Any],
+    *,
+    deadline: float,
+) -> tuple[tuple[AdmissionCheck, ...], tuple[Failure, ...]]:
+    half = asyncio.get_running_loop().time() / 2 + deadline / 2
+    try:
+        async with asyncio.timeout_at(half):
+            workload = await trainjobs.workload(namespace, str(document["metadata"].get("uid")))
+    except ReadFailedError as error:
+        return (), (error.failure,)
+    except TimeoutError:
+        return (), (cluster.unanswered("listing the Workloads of Kueue", seconds=SECONDS / 2),)
+    return admission_checks(workload), ()
+
+
+@asynccontextmanager
+async def _changes(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[asyncio.Event]:
+    """An event that is set whenever a pod of the TrainJob's JobSet changes."""
+    changed = asyncio.Event()
+    watching = asyncio.create_task(_watch_pods(cluster, namespace, f"{JOBSET_NAME_LABEL}={name}", changed))
+    try:
+        yield changed
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+
+
+async def _watch_pods(cluster: Cluster, namespace: str, selector: str, changed: asyncio.Event) -> None:
+    while True:
+        try:
+            async with aclosing(cluster.watched(pods_of(namespace), selector=selector)) as changes:
+                async for _ in changes:
+                    changed.set()
+        except ReadFailedError:
+            # Looking every LOOK_AGAIN_SECONDS goes on, and tells what is wrong.
+            pass
+        await asyncio.sleep(_WATCH_AGAIN_SECONDS)
