@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -43,6 +44,13 @@ def _root(
     pass
 
 
+Kubeconfig = Annotated[
+    str | None, typer.Option(help="kubeconfig; else the pod's ServiceAccount, KUBECONFIG or ~/.kube/config.")
+]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
+LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error; default info.")]
+
+
 @app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 0.0.0.0.")] = None,
@@ -53,46 +61,26 @@ def serve(
         str | None,
         typer.Option(help="Register a webhook configuration that calls this URL (outside the cluster)."),
     ] = None,
-    kubeconfig: Annotated[
-        str | None,
-        typer.Option(help="kubeconfig; else the pod's ServiceAccount, KUBECONFIG or ~/.kube/config."),
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     drain_seconds: Annotated[
         float | None, typer.Option(help="How long to go on serving after SIGTERM; default 15.")
     ] = None,
-    log_level: Annotated[
-        str | None, typer.Option(help="debug, info, warning or error; default info.")
-    ] = None,
+    log_level: LogLevel = None,
 ) -> None:
     """Run the guard: answer AdmissionReviews until SIGTERM.
 
     Every option, and more, can be set by an environment variable INTERLOCK_*; see docs/configuration.md.
     """
-    given: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "url": url,
-        "kubeconfig": kubeconfig,
-        "context": context,
-        "drain_seconds": drain_seconds,
-        "log_level": log_level,
-    }
-    settings = _settings(Settings, given)
-    try:
-        with logs.to_stderr(settings.log_level) as log_lines_lost, small_tls_buffers():
-            asyncio.run(serve_guard(settings, log_lines_lost=log_lines_lost))
-    except (CredentialsError, OSError, ValueError) as error:
-        _fail(f"the guard cannot start: {error}", code=1)
+    given = {"host": host, "port": port, "url": url, "drain_seconds": drain_seconds}
+    settings = _settings(Settings, given, kubeconfig, context, log_level)
+    _run("the guard", settings.log_level, lambda lost: serve_guard(settings, log_lines_lost=lost))
 
 
 @app.command()
 def kueue(
-    kubeconfig: Annotated[
-        str | None,
-        typer.Option(help="kubeconfig; else the pod's ServiceAccount, KUBECONFIG or ~/.kube/config."),
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     port: Annotated[
         int | None, typer.Option(help="Port of the probes and the metrics; 0 takes a free one; default 8081.")
     ] = None,
@@ -100,37 +88,42 @@ def kueue(
         bool | None,
         typer.Option(help="Raise A with every admission, on the pods too; the default."),
     ] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_level: LogLevel = None,
 ) -> None:
     """Run Kueue's admission check: a Workload waits, and says why, until its pods are gone.
 
     Every option, and more, can be set by an environment variable INTERLOCK_*; see docs/configuration.md.
     """
-    given: dict[str, Any] = {
-        "kubeconfig": kubeconfig,
-        "context": context,
-        "port": port,
-        "raise_a": raise_a,
-        "log_level": log_level,
-    }
-    settings = _settings(KueueSettings, given)
-    try:
-        with logs.to_stderr(settings.log_level) as log_lines_lost, small_tls_buffers():
-            asyncio.run(serve_check(settings, log_lines_lost=log_lines_lost))
-    except (CredentialsError, OSError) as error:
-        _fail(f"the admission check cannot start: {error}", code=1)
+    given = {"port": port, "raise_a": raise_a}
+    settings = _settings(KueueSettings, given, kubeconfig, context, log_level)
+    _run("the admission check", settings.log_level, lambda lost: serve_check(settings, log_lines_lost=lost))
 
 
 _Settings = TypeVar("_Settings", Settings, KueueSettings)
 
 
-def _settings(kind: type[_Settings], given: dict[str, Any]) -> _Settings:
+def _settings(
+    kind: type[_Settings],
+    given: Mapping[str, Any],
+    kubeconfig: str | None,
+    context: str | None,
+    log_level: str | None,
+) -> _Settings:
+    options = {**given, "kubeconfig": kubeconfig, "context": context, "log_level": log_level}
     try:
-        return kind(**{name: value for name, value in given.items() if value is not None})
+        return kind(**{name: value for name, value in options.items() if value is not None})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = "_".join(map(str, first["loc"]))
         _fail(f"the setting {name} (INTERLOCK_{name.upper()}) cannot be used: {first['msg']}", code=2)
+
+
+def _run(what: str, log_level: str, serve: Callable[[Callable[[], int]], Coroutine[Any, Any, None]]) -> None:
+    try:
+        with logs.to_stderr(log_level) as log_lines_lost, small_tls_buffers():
+            asyncio.run(serve(log_lines_lost))
+    except (CredentialsError, OSError, ValueError) as error:
+        _fail(f"{what} cannot start: {error}", code=1)
 
 
 def _fail(message: str, *, code: int) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import get_args
 
 from prometheus_client import CollectorRegistry
 
-from webhook.check.controller import Decision
+from webhook.check.deciding import Decision
 from webhook.metrics import Metrics, gauge, harmless
 from webhook.rule.waits import Because, totals
 
