@@ -1,4 +1,4 @@
-"""The admission check: Kueue admits a Workload of a TrainJob once no pod of its previous execution remains.
+"""Admission checks: Kueue admits a Workload of a TrainJob once no pod of its previous execution remains.
 
 Watches, asks the guard's question, writes. What is written is decided in `webhook.rule.workload`.
 
