@@ -20,7 +20,7 @@ from sandbox.controllers.client import Client
 from tests.apiserver import ApiServer, assets_or_skip
 from tests.benches import Bench
 from tests.programs import kubectl_or_skip
-from webhook.cluster.transport import Cluster
+from webhook.cluster import Cluster
 from webhook.guard.application import Lifecycle
 from webhook.guard.metrics import GuardMetrics
 from webhook.guard.server import listening

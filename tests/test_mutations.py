@@ -151,7 +151,7 @@ PARTS = [
     ),
     Part(
         "a list that goes on is read on",
-        "webhook/cluster/transport.py",
+        "webhook/cluster/client.py",
         "            if not following:\n                return\n",
         "            return\n",
         "tests/guard/test_fail_closed.py::test_every_page_of_jobs_is_read",

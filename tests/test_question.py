@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.scripted import ScriptedApiServer, hang
-from webhook.cluster.transport import Cluster
+from webhook.cluster import Cluster
 from webhook.question import Subject, ask
 
 

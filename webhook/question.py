@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.observer import Read
-from webhook.cluster.transport import Cluster, ReadFailedError
+from webhook.cluster.reads import Cluster
 from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.trainjob import JOB_ID_LABEL, SUBMISSION_LABEL, Execution, TrainJob, is_label_value
 from webhook.rule.verdict import (

@@ -18,7 +18,7 @@ from typing import Any
 
 import kopf
 
-from webhook.cluster.transport import Cluster
+from webhook.cluster import Cluster
 from webhook.question import Subject, ask
 from webhook.rule.readmission import BadAdmissionNumber, NoAdmission, Operation, detect
 from webhook.rule.trainjob import DEFAULT_A_KEY, GROUP, RESOURCE, read_trainjob

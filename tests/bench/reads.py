@@ -15,7 +15,9 @@ import orjson
 
 from tests.bench.population import subject_of
 from tests.bench.worker import Round, obey
-from webhook.cluster.transport import JOBSET_GROUP, JOBSET_VERSION, NOT_TERMINAL, Cluster
+from webhook.cluster import Cluster
+from webhook.cluster.reads import NOT_TERMINAL
+from webhook.cluster.resource import JOBSET_GROUP, JOBSET_VERSION
 from webhook.question import JOBS_IN_A_PAGE, Subject, ask
 from webhook.rule.verdict import Unknown
 from webhook.telling import wording
@@ -78,10 +80,10 @@ def _nodes(lists: list[Any]) -> set[str]:
 
 
 async def _read(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
-    credentials = cluster._credentials
+    credentials = cluster.transport.credentials
     proof = await credentials.proof()
     headers = {} if proof.authorization is None else {"Authorization": proof.authorization}
-    async with cluster._session.get(
+    async with cluster.transport.session.get(
         f"{cluster.url}{path}", params=query, headers=headers, ssl=proof.tls
     ) as answer:
         return orjson.loads(await answer.read())

@@ -16,8 +16,8 @@ from certs.keeper import CertificateKeeper
 from certs.publication import published_in
 from certs.rotation import Terms
 from sandbox import Sandbox
+from webhook.cluster import Cluster
 from webhook.cluster.certificates import ClusterCertificates
-from webhook.cluster.transport import Cluster
 
 NAMESPACE, SECRET = "trainjob-interlock", "serving"
 CONFIGURATION, WEBHOOK = "trainjob-interlock", "readmission.interlock.example"

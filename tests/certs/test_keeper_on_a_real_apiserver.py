@@ -19,8 +19,8 @@ from certs.publication import authorities_in
 from certs.rotation import Terms
 from tests.apiserver import ApiServer, assets_or_skip
 from tests.certs.bench import CONFIGURATION, NAMESPACE, SECRET, WEBHOOK, Told
+from webhook.cluster import Cluster
 from webhook.cluster.certificates import ClusterCertificates
-from webhook.cluster.transport import Cluster
 
 USER = f"system:serviceaccount:{NAMESPACE}:guard"
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"

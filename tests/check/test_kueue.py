@@ -31,8 +31,7 @@ from tests.benches import CLUSTER_ROLES, EVENTS, Bench, until
 from tests.check.kueue_objects import CHECK, admission_check, check_state, conditions, owned_by, workload
 from tests.repository import REPOSITORY
 from webhook.check.controller import Controller, Pace
-from webhook.cluster import events
-from webhook.cluster.transport import Cluster
+from webhook.cluster import Cluster, events
 from webhook.rule.trainjob import DEFAULT_A_KEY
 
 NAME = "trainjob-llama-0abe3"

@@ -23,8 +23,8 @@ from tests import objects
 from tests.check.kueue_objects import CHECK, admission_check, check_state, conditions, owned_by, workload
 from tests.check.test_kueue import NAME, QUICK, checking, states
 from webhook.check.controller import Controller
+from webhook.cluster import Cluster
 from webhook.cluster.leadership import Leadership, Terms
-from webhook.cluster.transport import Cluster
 from webhook.rule.trainjob import DEFAULT_A_KEY
 
 TERMS = Terms(lease_seconds=1, renew_seconds=0.1, stop_seconds=0.6)

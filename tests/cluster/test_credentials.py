@@ -20,9 +20,9 @@ from certs.authority import new_authority
 from tests import objects
 from tests.conftest import guard_against
 from tests.scripted import Handler, ScriptedApiServer, answer, listed, refusal
-from webhook.cluster import credentials as credentials_module
+from webhook.cluster import Cluster, credentials as credentials_module
+from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.credentials import Credentials, CredentialsError
-from webhook.cluster.transport import Cluster, ReadFailedError
 
 UNSUSPEND = objects.review(objects.trainjob(suspend=False), old=objects.trainjob(suspend=True))
 

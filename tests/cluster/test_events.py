@@ -21,9 +21,8 @@ from tests import objects
 from tests.benches import EVENTS, GUARD, ROLE, Bench, until
 from tests.conftest import Guard, guard_against
 from tests.programs import Kubectl
-from webhook.cluster import events
+from webhook.cluster import Cluster, events
 from webhook.cluster.events import Counted, Denial, Tally, counted_on, event_name, new_event
-from webhook.cluster.transport import Cluster
 
 NOW = datetime(2026, 1, 5, 10, 0, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)

@@ -12,8 +12,8 @@ import pytest
 from sandbox import Sandbox
 from tests.benches import LEASES, Bench
 from tests.check.test_kueue import permit
+from webhook.cluster import Cluster
 from webhook.cluster.leadership import Leadership, Terms
-from webhook.cluster.transport import Cluster
 
 NAMESPACE, NAME = "trainjob-interlock", "trainjob-interlock-kueue"
 TERMS = Terms(lease_seconds=1, renew_seconds=0.1, stop_seconds=0.6)

@@ -1,4 +1,4 @@
-"""`Cluster.watched`: that something of a collection changed, and when the watch is over."""
+"""`changes`: that something of a collection changed, and when the watch is over."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import orjson
 import pytest
 
 from tests.scripted import ScriptedApiServer, raw
-from webhook.cluster.trainjobs import pods_of
-from webhook.cluster.transport import Cluster, ReadFailedError
+from webhook.cluster import Cluster
+from webhook.cluster.answers import ReadFailedError
+from webhook.cluster.following import changes
+from webhook.cluster.resource import PODS
 
 
 @pytest.fixture
@@ -27,9 +29,9 @@ async def told(server: ScriptedApiServer, tmp_path: Path, *events: dict[str, Any
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
     async with (
         Cluster.connect(kubeconfig=str(kubeconfig)) as cluster,
-        aclosing(cluster.watched(pods_of("default"), selector="a=b")) as changes,
+        aclosing(changes(cluster, PODS.within("default"), labels="a=b")) as told_changes,
     ):
-        return len([None async for _ in changes])
+        return len([None async for _ in told_changes])
 
 
 def event(type_: str, **content: Any) -> dict[str, Any]:

@@ -10,12 +10,15 @@ import pytest
 from aiohttp import web
 
 from tests.scripted import Handler, ScriptedApiServer, answer, hang, raw, refusal
+from webhook.cluster import Cluster
+from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.credentials import Credentials, CredentialsError, Proof
+from webhook.cluster.following import changes
 from webhook.cluster.observer import ErrorKind, EventOutcome, Read
-from webhook.cluster.transport import Call, Cluster, Place, ReadFailedError
+from webhook.cluster.resource import Resource
 
-CALL = Call("reading a thing", "get things", "/things")
-THINGS = Place("/things", "ThingList", "", "things", "things")
+THINGS = Resource("", "v1", "things", "Thing")
+THING = THINGS.within("default").one("one")
 
 
 class Watcher:
@@ -40,7 +43,7 @@ class Watcher:
 @asynccontextmanager
 async def watched_cluster(path: Path, handler: Handler) -> AsyncIterator[tuple[Cluster, Watcher]]:
     watcher = Watcher()
-    async with ScriptedApiServer({"/things": handler}) as server:
+    async with ScriptedApiServer({THING.path: handler, THINGS.collection: handler}) as server:
         kubeconfig = server.write_kubeconfig(path / "kubeconfig")
         async with Cluster.connect(kubeconfig=str(kubeconfig), observer=watcher) as cluster:
             yield cluster, watcher
@@ -67,7 +70,7 @@ async def test_a_call_counts_as_what_it_failed_of(
 ) -> None:
     async with watched_cluster(tmp_path, handler) as (cluster, watcher):
         try:
-            await cluster.call(CALL)
+            await cluster.fetch(THING)
         except ReadFailedError:
             pass
         else:
@@ -114,7 +117,7 @@ async def test_a_watch_counts_as_what_ended_it(
     async with watched_cluster(tmp_path, handler) as (cluster, watcher):
         ended = False
         try:
-            async for _ in cluster.watch(CALL, seconds=0.5):
+            async for _ in cluster.watch(THINGS, seconds=0.5):
                 pass
             ended = True
         except ReadFailedError:
@@ -132,11 +135,11 @@ async def test_credentials_that_cannot_be_had_count_as_unauthorized(
     async with watched_cluster(tmp_path, answer({})) as (cluster, watcher):
         monkeypatch.setattr(Credentials, "proof", no_proof)
         with pytest.raises(ReadFailedError, match="the token is gone"):
-            await cluster.call(CALL)
+            await cluster.fetch(THING)
         with pytest.raises(ReadFailedError, match="the token is gone"):
-            await anext(cluster.watch(CALL, seconds=1))
+            await anext(cluster.watch(THINGS, seconds=1))
         with pytest.raises(ReadFailedError, match="the token is gone"):
-            await anext(cluster.watched(THINGS))
+            await anext(changes(cluster, THINGS))
         assert watcher.failed == ["unauthorized"] * 3
 
 

@@ -34,8 +34,8 @@ from tests import objects
 from tests.benches import until
 from tests.conftest import Guard, guard_against
 from tests.scripted import ScriptedApiServer
+from webhook.cluster import Cluster
 from webhook.cluster.certificates import ClusterClock
-from webhook.cluster.transport import Cluster
 from webhook.rule.trainjob import DEFAULT_A_KEY
 from webhook.telling.registration import Service, webhook_configuration
 

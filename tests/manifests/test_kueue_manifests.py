@@ -17,8 +17,8 @@ from tests.check.test_kueue import NAME, checking
 from tests.check.test_kueue_faults import check_of, evict, is_ready, reached, reserve
 from tests.repository import REPOSITORY
 from webhook import __version__
+from webhook.cluster import Cluster
 from webhook.cluster.leadership import Leadership, Terms
-from webhook.cluster.transport import Cluster
 from webhook.rule.workload import CONTROLLER
 from webhook.settings import KueueSettings
 

@@ -16,9 +16,9 @@ from tests.benches import Document, kustomized
 from tests.programs import run
 from tests.repository import REPOSITORY
 from webhook import __version__
-from webhook.cluster import events
+from webhook.cluster import Cluster, events
 from webhook.cluster.certificates import ClusterCertificates
-from webhook.cluster.transport import Cluster
+from webhook.cluster.client import Client
 from webhook.rule.trainjob import DEFAULT_A_KEY
 from webhook.settings import Settings
 from webhook.telling.registration import Service, webhook_configuration
@@ -91,12 +91,11 @@ async def test_the_roles_hold_what_the_guard_asks_of_the_api_server_and_no_more(
 
 
 def test_the_roles_are_tested_against_every_request_the_guard_can_make() -> None:
-    needs_no_permission = {"reach", "preferred_version"}
-    others_ask_by_place = {"fetch", "create", "replace", "patch", "listed", "watched", "call", "watch"}
+    needs_no_permission = {"reach", "preferred_version", "served_versions"}
+    others_name_the_resource = {"fetch", "create", "replace", "patch", "apply", "listed", "watch"}
     reads = {"pods", "jobs", "jobset", "node"}
-    assert requests_of(Cluster) == (
-        needs_no_permission | reads | others_ask_by_place | {"put_webhook_configuration"}
-    )
+    assert requests_of(Client) == needs_no_permission | others_name_the_resource
+    assert requests_of(Cluster) == reads | {"put_webhook_configuration"}
     assert requests_of(ClusterCertificates) == {
         "secret",
         "create_secret",
@@ -157,7 +156,7 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
             )
             now = datetime.now(UTC)
             await events.send(cluster, events.Counted(denial, 1, now, now))
-            await cluster.create(events.place_of(denial), {})
+            await cluster.create(events.event_of(denial), {})
     return used
 
 

@@ -15,8 +15,10 @@ from sandbox.selectors import field_selector, label_selector
 from tests.model.apiserver import ApiServer
 from tests.model.loop import VirtualLoop
 from webhook import question
+from webhook.cluster.answers import ReadFailedError
+from webhook.cluster.client import Page
 from webhook.cluster.observer import NOBODY, Observer
-from webhook.cluster.transport import NOT_TERMINAL, Page, ReadFailedError
+from webhook.cluster.reads import NOT_TERMINAL
 from webhook.guard import reviews, trainjob_reviews as guard
 from webhook.rule.trainjob import DEFAULT_A_KEY, GROUP, KIND, RESOURCE
 from webhook.rule.verdict import Clear, Failure, Verdict

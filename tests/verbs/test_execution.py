@@ -19,8 +19,9 @@ from tests.benches import GUARD, Bench
 from tests.conftest import guard_against
 from tests.scripted import ScriptedApiServer, answer, hang, refusal
 from webhook import execution, question
+from webhook.cluster import Cluster
+from webhook.cluster.answers import ReadFailedError, WriteConflictedError
 from webhook.cluster.trainjobs import TrainJobs
-from webhook.cluster.transport import Cluster, ReadFailedError, WriteConflictedError
 from webhook.rule.verdict import Clear, Failure, PodsRemain, Verdict
 from webhook.telling import wording
 from webhook.telling.report import State

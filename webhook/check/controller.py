@@ -21,10 +21,11 @@ import structlog
 from webhook.check.agenda import Agenda, Waiting
 from webhook.check.deciding import Decider, Decision, decision
 from webhook.check.news import NEWS, News, events_of
-from webhook.check.objects import TRAINER, Counts, Objects, OvertakenError, served_version
-from webhook.cluster import events
+from webhook.check.objects import Counts, Objects, OvertakenError, served_version
+from webhook.cluster import Cluster, events
+from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.following import Changed, Followed, Listed, NotServedError
-from webhook.cluster.transport import Cluster, ReadFailedError
+from webhook.cluster.resource import TRAINJOBS
 from webhook.rule import workload
 from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.trainjob import Execution
@@ -124,8 +125,7 @@ class _Session:
                 tasks.create_task(self._look())
 
     async def _follow_checks(self) -> None:
-        resource = f"admissionchecks.{workload.GROUP}"
-        followed = Followed(self._objects.collection("admissionchecks"), resource, _named_check)
+        followed = Followed(self._objects.admission_checks, _named_check)
         async for event in events_of(self._cluster, followed):
             before = set(self._checks)
             match event:
@@ -147,7 +147,9 @@ class _Session:
             await self._checks_changed.wait()
             self._checks_changed.clear()
             for check in tuple(self._checks.values()):
-                body = workload.active_write(check, api_version=self._objects.api_version, now=_now())
+                body = workload.active_write(
+                    check, api_version=self._objects.workloads.api_version, now=_now()
+                )
                 if body is None:
                     continue
                 try:
@@ -159,8 +161,7 @@ class _Session:
                 await asyncio.sleep(self._pace.retry)
 
     async def _follow_workloads(self) -> None:
-        resource = f"workloads.{workload.GROUP}"
-        followed = Followed(self._objects.collection("workloads"), resource, workload.read_workload)
+        followed = Followed(self._objects.workloads, workload.read_workload)
         async for event in events_of(self._cluster, followed):
             match event:
                 case Listed(items):
@@ -264,7 +265,7 @@ class _Session:
         self._counts.looks += 1
         finding = await self._decider.finding(one)
         body = workload.status_write(
-            one, self._checks, finding, api_version=self._objects.api_version, now=_now()
+            one, self._checks, finding, api_version=self._objects.workloads.api_version, now=_now()
         )
         if body is not None:
             written = await self._objects.write_workload(key, body)
@@ -295,7 +296,7 @@ class _Session:
         """Leave an event on the TrainJob that waits, as the guard does: one for each message."""
         if isinstance(finding, Waits) and one.owner is not None:
             denial = events.Denial(
-                api_version=TRAINER,
+                api_version=TRAINJOBS.api_version,
                 namespace=one.namespace,
                 name=one.owner.name,
                 uid=one.owner.uid,

@@ -7,11 +7,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from webhook.check.objects import TRAINJOBS
 from webhook.cluster.following import Event, Followed, follow
-from webhook.cluster.transport import JOBSET_GROUP, JOBSET_VERSION, Cluster
+from webhook.cluster.reads import Cluster
+from webhook.cluster.resource import JOBS, JOBSETS, PODS, TRAINJOBS
 from webhook.question import JOBSET_NAME_LABEL
-from webhook.rule import trainjob
 from webhook.rule.trainjob import JOB_ID_LABEL, SUBMISSION_LABEL, Execution
 
 
@@ -40,13 +39,12 @@ def _by_execution(document: Mapping[str, Any]) -> News:
     return News(str(metadata.get("namespace")), execution)
 
 
-_JOBSETS = f"/apis/{JOBSET_GROUP}/{JOBSET_VERSION}/jobsets"
 NEWS: tuple[Followed[News], ...] = (
-    Followed("/api/v1/pods", "pods", _by_jobset_name, JOBSET_NAME_LABEL, news_only=True),
-    Followed("/api/v1/pods", "pods", _by_execution, f"{JOB_ID_LABEL},!{JOBSET_NAME_LABEL}", news_only=True),
-    Followed("/apis/batch/v1/jobs", "jobs.batch", _by_jobset_name, JOBSET_NAME_LABEL, news_only=True),
-    Followed(_JOBSETS, f"jobsets.{JOBSET_GROUP}", _by_name, news_only=True),
-    Followed(TRAINJOBS, f"trainjobs.{trainjob.GROUP}", _by_name, news_only=True),
+    Followed(PODS, _by_jobset_name, JOBSET_NAME_LABEL, news_only=True),
+    Followed(PODS, _by_execution, f"{JOB_ID_LABEL},!{JOBSET_NAME_LABEL}", news_only=True),
+    Followed(JOBS, _by_jobset_name, JOBSET_NAME_LABEL, news_only=True),
+    Followed(JOBSETS, _by_name, news_only=True),
+    Followed(TRAINJOBS, _by_name, news_only=True),
 )
 """What can end a wait. No pod is held: with 20,000 of them, only what changes is sent, as metadata."""
 

@@ -17,9 +17,9 @@ from aiohttp import web
 from webhook import __version__
 from webhook.check.controller import Controller
 from webhook.check.metrics import CheckMetrics
-from webhook.cluster import events
+from webhook.cluster import Cluster, events
+from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.leadership import Leadership, identity
-from webhook.cluster.transport import Cluster, ReadFailedError
 from webhook.metrics import PATH as METRICS_PATH, scraped
 from webhook.settings import KueueSettings
 

@@ -3,6 +3,6 @@
 Programs that use the verbs need `Cluster` alone: `async with Cluster.connect() as cluster: …`.
 """
 
-from webhook.cluster.transport import Cluster
+from webhook.cluster.reads import Cluster
 
 __all__ = ["Cluster"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import structlog
 
 from certs.authority import CLOCK_SKEW
 from certs.keeper import ApiServerError, SystemClock, WriteConflictError
-from webhook.cluster.transport import Cluster, Place, ReadFailedError, WriteConflictedError
+from webhook.cluster.answers import ReadFailedError, WriteConflictedError
+from webhook.cluster.reads import Cluster
+from webhook.cluster.resource import SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 
 _log = structlog.get_logger()
 
@@ -42,12 +43,12 @@ class ClusterCertificates:
 
     async def validating_webhook_configuration(self, name: str) -> Mapping[str, Any] | None:
         """Return the ValidatingWebhookConfiguration, or None. Raises ApiServerError."""
-        return await _told(self._cluster.fetch(_configuration(name)))
+        return await _told(self._cluster.fetch(VALIDATING_WEBHOOK_CONFIGURATIONS.one(name)))
 
     async def update_validating_webhook_configuration(self, configuration: Mapping[str, Any]) -> None:
         """Replace the version that was read. Raises WriteConflictError and ApiServerError."""
-        place = _configuration(configuration["metadata"]["name"])
-        await _told(self._cluster.replace(place, configuration))
+        one = VALIDATING_WEBHOOK_CONFIGURATIONS.one(configuration["metadata"]["name"])
+        await _told(self._cluster.replace(one, configuration))
 
 
 class ClusterClock(SystemClock):
@@ -87,25 +88,9 @@ async def _told(asked: Awaitable[T]) -> T:
         raise ApiServerError(f"{failure.what}: {failure.why}. {failure.remedy}") from error
 
 
-def _secret_of(secret: Mapping[str, Any]) -> Place:
+def _secret_of(secret: Mapping[str, Any]) -> Resource:
     return _secret(secret["metadata"]["namespace"], secret["metadata"]["name"])
 
 
-def _secret(namespace: str, name: str) -> Place:
-    return Place(
-        f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets",
-        "Secret",
-        name,
-        f"Secret {name} in namespace {namespace}",
-        f"secrets in namespace {namespace}",
-    )
-
-
-def _configuration(name: str) -> Place:
-    return Place(
-        "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
-        "ValidatingWebhookConfiguration",
-        name,
-        f"ValidatingWebhookConfiguration {name}",
-        "validatingwebhookconfigurations.admissionregistration.k8s.io",
-    )
+def _secret(namespace: str, name: str) -> Resource:
+    return SECRETS.within(namespace).one(name)

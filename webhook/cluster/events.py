@@ -14,11 +14,12 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
 
 import structlog
 
-from webhook.cluster.transport import Cluster, Place, ReadFailedError, WriteConflictedError
+from webhook.cluster.answers import ReadFailedError, WriteConflictedError
+from webhook.cluster.reads import Cluster
+from webhook.cluster.resource import EVENTS, Resource
 from webhook.rule.trainjob import KIND
 
 REASON = "ReadmissionDenied"
@@ -135,16 +136,9 @@ def counted_on(event: Any, counted: Counted) -> dict[str, Any]:
     }
 
 
-def place_of(denial: Denial) -> Place:
+def event_of(denial: Denial) -> Resource:
     """Where the Event of a denial is."""
-    where = f"namespace {denial.namespace}"
-    return Place(
-        f"/api/v1/namespaces/{quote(denial.namespace, safe='')}/events",
-        "Event",
-        event_name(denial),
-        f"an Event in {where}",
-        f"events in {where}",
-    )
+    return EVENTS.within(denial.namespace).one(event_name(denial))
 
 
 async def send(cluster: Cluster, counted: Counted) -> None:
@@ -156,14 +150,14 @@ async def send(cluster: Cluster, counted: Counted) -> None:
         WriteConflictedError: others counted on it at the same time, again and again.
         ReadFailedError: the API server did not take it.
     """
-    place = place_of(counted.denial)
+    one = event_of(counted.denial)
     for last in (*[False] * (_TRIES - 1), True):
         try:
-            event = await cluster.patch(place, {})
+            event = await cluster.patch(one, {})
             if event is None:
-                await cluster.create(place, new_event(counted))
+                await cluster.create(one, new_event(counted))
                 return
-            if await cluster.patch(place, counted_on(event, counted)) is not None:
+            if await cluster.patch(one, counted_on(event, counted)) is not None:
                 return
         except WriteConflictedError:
             if last:

@@ -16,7 +16,10 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from webhook.cluster.transport import Call, Cluster, ReadFailedError
+from webhook.cluster.answers import ReadFailedError
+from webhook.cluster.client import Page
+from webhook.cluster.reads import Cluster
+from webhook.cluster.resource import Resource
 from webhook.rule.objects import UnreadableAnswerError
 
 PAGE = 250
@@ -29,9 +32,6 @@ _ANSWER_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
 _SHORTEST_PAUSE_SECONDS = 0.25
 _LONGEST_PAUSE_SECONDS = 5.0
-
-_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 _log = structlog.get_logger()
 
@@ -50,8 +50,7 @@ class Followed(Generic[Kept]):
     changed. Then metadata is all that is sent, so that `keep` sees no spec and no status.
     """
 
-    path: str
-    resource: str
+    resource: Resource
     keep: Callable[[Mapping[str, Any]], Kept]
     selector: str = ""
     news_only: bool = False
@@ -95,7 +94,7 @@ async def follow(cluster: Cluster, followed: Followed[Kept]) -> AsyncGenerator[E
                         yield event
         except ReadFailedError as error:
             if error.status == HTTPStatus.NOT_FOUND:
-                raise NotServedError(followed.resource) from error
+                raise NotServedError(followed.resource.qualified) from error
             if error.status == HTTPStatus.GONE:
                 version = ""
             else:
@@ -104,63 +103,67 @@ async def follow(cluster: Cluster, followed: Followed[Kept]) -> AsyncGenerator[E
 
 
 def _longer(followed: Followed[Kept], error: Exception, pause: float) -> float:
-    _log.warning("cannot follow", resource=followed.resource, why=str(error), next_try_seconds=pause)
+    _log.warning(
+        "cannot follow", resource=followed.resource.qualified, why=str(error), next_try_seconds=pause
+    )
     return min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+async def changes(cluster: Cluster, resource: Resource, *, labels: str = "") -> AsyncGenerator[None, None]:
+    """Yield whenever something of a collection is made, changed or deleted; first for what there is.
+
+    What it was is left to a read: this only says that it is time for one.
+
+    Raises:
+        ReadFailedError: there is no watch, or it broke off.
+    """
+    async with aclosing(cluster.watch(resource, labels=labels)) as events:
+        async for event in events:
+            if event.get("type") != "BOOKMARK":
+                yield
 
 
 async def _list(cluster: Cluster, followed: Followed[Kept]) -> tuple[tuple[Kept, ...], str]:
     """All objects, and the version that they are of; consistent, since `resourceVersion` is left unset."""
     kept: list[Kept] = []
-    token = ""
-    while True:
-        if followed.news_only:
-            # Only its version counts. With a selector that few match, an API server that reads from etcd
-            # would look for the one object through all of them.
-            query = {"limit": "1"}
-        else:
-            query = {"limit": str(PAGE), "labelSelector": followed.selector}
-        call = Call(
-            what=f"listing {followed.resource}",
-            permission=f"list {followed.resource}",
-            path=followed.path,
-            query=query | ({"continue": token} if token else {}),
-            accept=_METADATA_LIST if followed.news_only else "application/json",
-        )
-        try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                page = await cluster.call(call)
-        except TimeoutError as error:
-            raise ReadFailedError(cluster.unanswered(call.what, seconds=_ANSWER_SECONDS)) from error
-        metadata = page.get("metadata") or {}
-        version = str(metadata.get("resourceVersion", ""))
-        if followed.news_only:
-            return (), version
-        kept += (
-            item for item in (_kept(followed, one) for one in page.get("items") or ()) if item is not None
-        )
-        token = str(metadata.get("continue") or "")
-        if not token:
-            return tuple(kept), version
+    version = ""
+    if followed.news_only:
+        # Only its version counts. With a selector that few match, an API server that reads from etcd
+        # would look for the one object through all of them.
+        pages = cluster.listed(followed.resource, at_most=1, metadata_only=True)
+    else:
+        pages = cluster.listed(followed.resource, labels=followed.selector, at_most=PAGE)
+    async with aclosing(pages):
+        while (page := await _next(cluster, followed, pages)) is not None:
+            version = page.version
+            if followed.news_only:
+                break
+            kept += (item for item in (_kept(followed, one) for one in page.items) if item is not None)
+    return tuple(kept), version
+
+
+async def _next(cluster: Cluster, followed: Followed[Kept], pages: AsyncGenerator[Page, None]) -> Page | None:
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            return await anext(pages, None)
+    except TimeoutError as error:
+        what = f"listing {followed.resource.what}"
+        raise ReadFailedError(cluster.unanswered(what, seconds=_ANSWER_SECONDS)) from error
 
 
 async def _watch(
     cluster: Cluster, followed: Followed[Kept], version: str
 ) -> AsyncGenerator[tuple[str, Event[Kept] | None], None]:
     """Each event with the version to go on from; None where there is only a version (bookmarks)."""
-    query = {
-        "watch": "true",
-        "resourceVersion": version,
-        "allowWatchBookmarks": "true",
-        "timeoutSeconds": str(WATCH_SECONDS),
-    }
-    call = Call(
-        what=f"watching {followed.resource}",
-        permission=f"watch {followed.resource}",
-        path=followed.path,
-        query=query | ({"labelSelector": followed.selector} if followed.selector else {}),
-        accept=_METADATA if followed.news_only else "application/json",
+    watched = cluster.watch(
+        followed.resource,
+        labels=followed.selector,
+        version=version,
+        lasts=WATCH_SECONDS,
+        seconds=WATCH_SECONDS + _GRACE_SECONDS,
+        metadata_only=followed.news_only,
     )
-    async with aclosing(cluster.watch(call, seconds=WATCH_SECONDS + _GRACE_SECONDS)) as events:
+    async with aclosing(watched) as events:
         async for event in events:
             metadata = event["object"].get("metadata") or {}
             at = str(metadata.get("resourceVersion") or version)
@@ -173,5 +176,5 @@ def _kept(followed: Followed[Kept], document: Mapping[str, Any]) -> Kept | None:
         return followed.keep(document)
     except UnreadableAnswerError as error:
         name = (document.get("metadata") or {}).get("name")
-        _log.warning("unreadable", resource=followed.resource, name=name, why=str(error))
+        _log.warning("unreadable", resource=followed.resource.qualified, name=name, why=str(error))
         return None

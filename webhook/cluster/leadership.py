@@ -21,7 +21,9 @@ from typing import Any
 
 import structlog
 
-from webhook.cluster.transport import Cluster, Place, ReadFailedError, WriteConflictedError
+from webhook.cluster.answers import ReadFailedError, WriteConflictedError
+from webhook.cluster.reads import Cluster
+from webhook.cluster.resource import LEASES
 from webhook.rule import lease
 
 _log = structlog.get_logger()
@@ -52,13 +54,7 @@ class Leadership:
         self, cluster: Cluster, namespace: str, name: str, *, me: str, terms: Terms | None = None
     ) -> None:
         self._cluster = cluster
-        self._place = Place(
-            collection=f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases",
-            kind="Lease",
-            name=name,
-            what=f"Lease {name} in namespace {namespace}",
-            resource=f"leases.coordination.k8s.io in namespace {namespace}",
-        )
+        self._lease = LEASES.within(namespace).one(name)
         self._namespace = namespace
         self._me = me
         self._terms = terms or Terms()
@@ -72,7 +68,7 @@ class Leadership:
         """
         while True:
             renewed = await self._acquired()
-            _log.info("leading", lease=self._place.name, identity=self._me)
+            _log.info("leading", lease=self._lease.name, identity=self._me)
             working = asyncio.ensure_future(work())
             try:
                 await self._hold(working, renewed)
@@ -103,14 +99,14 @@ class Leadership:
                     renewed = await self._claimed() or renewed
             if self._holder not in ("", self._me):
                 break
-        _log.warning("no longer leading", lease=self._place.name, identity=self._me, holder=self._holder)
+        _log.warning("no longer leading", lease=self._lease.name, identity=self._me, holder=self._holder)
 
     async def _claimed(self) -> float | None:
         """Take or renew the Lease; return when that was begun, or None where it is not ours."""
         now = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._terms.stop_seconds):
-                found = await self._cluster.fetch(self._place)
+                found = await self._cluster.fetch(self._lease)
                 if found is not None:
                     self._seen = lease.seen(found, self._seen, now=now)
                     self._holder = lease.holder(found)
@@ -120,7 +116,7 @@ class Leadership:
         except WriteConflictedError:
             return None
         except (ReadFailedError, TimeoutError) as error:
-            _log.warning("the Lease cannot be renewed", lease=self._place.name, why=str(error))
+            _log.warning("the Lease cannot be renewed", lease=self._lease.name, why=str(error))
             return None
         self._holder = self._me
         return now
@@ -128,24 +124,24 @@ class Leadership:
     async def _write(self, found: Any) -> None:
         wanted = lease.held(
             found,
-            name=self._place.name,
+            name=self._lease.name,
             namespace=self._namespace,
             me=self._me,
             seconds=self._terms.lease_seconds,
             time=_now(),
         )
         if found is None:
-            await self._cluster.create(self._place, wanted)
+            await self._cluster.create(self._lease, wanted)
         else:
-            await self._cluster.replace(self._place, wanted)
+            await self._cluster.replace(self._lease, wanted)
 
     async def _release(self) -> None:
         """Let another one take over at once; if it fails it takes over when the Lease has run out."""
         with suppress(WriteConflictedError, ReadFailedError, TimeoutError):
             async with asyncio.timeout(self._terms.renew_seconds):
-                found = await self._cluster.fetch(self._place)
+                found = await self._cluster.fetch(self._lease)
                 if found is not None and lease.holder(found) == self._me:
-                    await self._cluster.replace(self._place, lease.released(found, time=_now()))
+                    await self._cluster.replace(self._lease, lease.released(found, time=_now()))
 
 
 def _now() -> str:

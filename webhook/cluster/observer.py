@@ -14,7 +14,7 @@ Read = Literal["jobset", "jobs", "pods", "node"]
 ErrorKind = Literal[
     "timeout", "unreachable", "unauthorized", "forbidden", "throttled", "server-error", "unreadable", "other"
 ]
-"""Why a call of the API server failed, as `error_kind` and `webhook.cluster.transport` tell them apart."""
+"""Why a call of the API server failed, as `error_kind` and `webhook.cluster.answers` tell them apart."""
 
 EventOutcome = Literal["sent", "failed", "dropped"]
 

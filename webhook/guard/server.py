@@ -13,8 +13,8 @@ import structlog
 from aiohttp import web
 
 from webhook import __version__
-from webhook.cluster import events
-from webhook.cluster.transport import Cluster, ReadFailedError
+from webhook.cluster import Cluster, events
+from webhook.cluster.answers import ReadFailedError
 from webhook.guard.application import DEFAULT_TIMEOUT_SECONDS, IN_FLIGHT_SECONDS, Lifecycle, create_app
 from webhook.guard.connections import HEARD, close_silent_connections
 from webhook.guard.metrics import GuardMetrics

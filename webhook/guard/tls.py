@@ -17,8 +17,8 @@ from certs.authority import ServingCertificate, is_address, new_authority
 from certs.keeper import CertificateKeeper
 from certs.pem import PemError, authorities_of, certificates_in, encoded
 from certs.rotation import Terms
+from webhook.cluster import Cluster
 from webhook.cluster.certificates import ClusterCertificates, ClusterClock
-from webhook.cluster.transport import Cluster
 from webhook.guard.certificate_files import Following, followed
 from webhook.settings import Settings
 from webhook.telling.registration import WEBHOOK_NAME

@@ -8,8 +8,9 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
+from webhook.cluster import Cluster
+from webhook.cluster.answers import ReadFailedError, WriteConflictedError
 from webhook.cluster.trainjobs import TrainJobs
-from webhook.cluster.transport import Cluster, ReadFailedError, WriteConflictedError
 from webhook.question import ask
 from webhook.rule import verdict as verdicts
 from webhook.rule.trainjob import DEFAULT_A_KEY, GREATEST_A, TrainJob

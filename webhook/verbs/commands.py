@@ -18,9 +18,9 @@ import typer
 import yaml
 from pydantic import ValidationError
 
+from webhook.cluster import Cluster
 from webhook.cluster.credentials import CredentialsError
 from webhook.cluster.trainjobs import TrainJobs
-from webhook.cluster.transport import Cluster
 from webhook.rule.trainjob import GROUP, RESOURCE, is_object_name
 from webhook.rule.verdict import Clear, Unknown
 from webhook.settings import Settings

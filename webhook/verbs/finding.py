@@ -8,8 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from webhook.cluster import Cluster
 from webhook.cluster.trainjobs import TrainJobs
-from webhook.cluster.transport import Cluster
 from webhook.question import JOBSET_NAME_LABEL, node_states
 from webhook.rule.trainjob import (
     DEFAULT_A_KEY,

@@ -7,8 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from webhook.cluster.trainjobs import TrainJobs, pods_of
-from webhook.cluster.transport import Cluster, ReadFailedError
+from webhook.cluster import Cluster
+from webhook.cluster.answers import ReadFailedError
+from webhook.cluster.following import changes
+from webhook.cluster.resource import PODS
+from webhook.cluster.trainjobs import TrainJobs
 from webhook.question import JOBSET_NAME_LABEL, ask
 from webhook.rule import verdict as verdicts
 from webhook.rule.trainjob import DEFAULT_A_KEY
@@ -141,8 +144,8 @@ async def _changes(cluster: Cluster, namespace: str, name: str) -> AsyncIterator
 async def _watch_pods(cluster: Cluster, namespace: str, selector: str, changed: asyncio.Event) -> None:
     while True:
         try:
-            async with aclosing(cluster.watched(pods_of(namespace), selector=selector)) as changes:
-                async for _ in changes:
+            async with aclosing(changes(cluster, PODS.within(namespace), labels=selector)) as told:
+                async for _ in told:
                     changed.set()
         except ReadFailedError:
             # Looking every LOOK_AGAIN_SECONDS goes on, and tells what is wrong.

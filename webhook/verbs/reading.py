@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
+from webhook.cluster import Cluster
+from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.trainjobs import TrainJobs
-from webhook.cluster.transport import Cluster, ReadFailedError
 from webhook.question import Subject
 from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.trainjob import TrainJob, UnreadableTrainJobError, read_trainjob

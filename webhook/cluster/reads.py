@@ -1,0 +1,145 @@
+"""What the question reads of a cluster, and what a guard outside it registers. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from http import HTTPStatus
+from typing import Any
+
+from webhook.cluster.answers import (
+    TRY_AGAIN,
+    ReadFailedError,
+    Target,
+    WriteConflictedError,
+    document_of,
+    says_that_the_object_is_absent,
+)
+from webhook.cluster.client import Client, Page
+from webhook.cluster.observer import NOBODY, Observer
+from webhook.cluster.resource import (
+    JOBS,
+    JOBSET_GROUP,
+    JOBSETS,
+    NODES,
+    PODS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    Resource,
+)
+from webhook.cluster.transport import Request, Transport
+from webhook.rule import trainjob
+from webhook.rule.verdict import Failure
+
+NOT_TERMINAL = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+class Cluster(Client):
+    """One API server. Use `Cluster.connect`."""
+
+    def __init__(self, transport: Transport, observer: Observer = NOBODY) -> None:
+        super().__init__(transport, observer)
+        self._jobsets = JOBSETS
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, *, kubeconfig: str | None = None, context: str | None = None, observer: Observer = NOBODY
+    ) -> AsyncIterator[Cluster]:
+        """Read the credentials and open a client; nothing is sent yet. `observer` is told what fails.
+
+        Raises:
+            CredentialsError: there are none, they are malformed, or the proxy that is set is none.
+        """
+        async with Transport.connect(kubeconfig, context) as transport:
+            yield cls(transport, observer)
+
+    async def pods(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:
+        """The pods of a label selector that are not terminal, in pages of `at_most`; a consistent read.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+        """
+        pages = self.listed(PODS.within(namespace), labels=selector, fields=NOT_TERMINAL, at_most=at_most)
+        async with aclosing(pages):
+            async for page in pages:
+                yield page
+
+    async def jobs(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:
+        """All Jobs of a label selector, in pages of `at_most`; consistent as the pods are.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+        """
+        async with aclosing(self.listed(JOBS.within(namespace), labels=selector, at_most=at_most)) as pages:
+            async for page in pages:
+                yield page
+
+    async def jobset(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """The JobSet of this name, or None when there is none or its API is not installed.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+        """
+        one = JOBSETS.within(namespace).one(name)
+        target = self._target(f"reading {one.what}", one.permission("get"))
+        for _ in range(2):
+            path = self._jobsets.within(namespace).one(name).path
+            status, body = await self.transport.exchange(Request(target, path))
+            if status != HTTPStatus.NOT_FOUND:
+                return document_of(status, body, target, one.kind)
+            if says_that_the_object_is_absent(status, body, name):
+                return None
+            served = await self._served_jobset_version(target)
+            if served is None:
+                return None
+            self._jobsets = JOBSETS.at(served)
+        why = f"the API server serves {JOBSET_GROUP}/{self._jobsets.version} but no jobsets"
+        raise target.failed(why, TRY_AGAIN, "other")
+
+    async def node(self, name: str) -> Mapping[str, Any] | None:
+        """The node of this name, or None when it is gone.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+        """
+        return await self.fetch(NODES.one(name))
+
+    async def put_webhook_configuration(self, configuration: Mapping[str, Any]) -> None:
+        """Create this ValidatingWebhookConfiguration, or replace the one of its name.
+
+        Raises:
+            ReadFailedError: the API server did not take it.
+        """
+        one = VALIDATING_WEBHOOK_CONFIGURATIONS.one(configuration["metadata"]["name"])
+        found = await self.fetch(one)
+        if found is None:
+            await self._registered(one, self.create(one, configuration))
+            return
+        if any("service" in webhook.get("clientConfig", {}) for webhook in found.get("webhooks") or ()):
+            target = self._target(f"replacing {one.what}", one.permission("update"))
+            why = "it calls a guard inside the cluster, which would no longer be asked"
+            raise target.failed(why, "Name another with INTERLOCK_WEBHOOK_CONFIGURATION", "other")
+        # What people and tools wrote beside the webhooks is theirs.
+        labels = {**(found["metadata"].get("labels") or {}), **configuration["metadata"]["labels"]}
+        replacement = {**configuration, "metadata": {**found["metadata"], "labels": labels}}
+        await self._registered(one, self.replace(one, replacement))
+
+    async def _registered(self, one: Resource, write: Awaitable[None]) -> None:
+        try:
+            await write
+        except WriteConflictedError as error:
+            raise ReadFailedError(Failure(f"writing {one.what}", str(error), TRY_AGAIN)) from error
+
+    async def _served_jobset_version(self, target: Target) -> str | None:
+        """The version of JobSet that is served, or None when JobSet is not installed.
+
+        The group list of an API server that is still starting lacks every CRD's group; that of one
+        whose TrainJobs we are asked about has theirs at least.
+        """
+        versions = await self._preferred_versions(target)
+        if JOBSET_GROUP in versions:
+            return versions[JOBSET_GROUP]
+        if trainjob.GROUP not in versions:
+            why = "the API server does not serve TrainJobs, it may be starting"
+            raise target.failed(why, TRY_AGAIN, "other")
+        return None
