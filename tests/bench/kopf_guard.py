@@ -19,7 +19,7 @@ from typing import Any
 import kopf
 
 from webhook.cluster import Cluster
-from webhook.question import Subject, ask
+from webhook.questions.admission import Subject, ask
 from webhook.rule.readmission import BadAdmissionNumber, NoAdmission, Operation, detect
 from webhook.rule.trainjob import DEFAULT_A_KEY, GROUP, RESOURCE, read_trainjob
 from webhook.rule.verdict import Clear, Unknown

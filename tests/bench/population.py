@@ -12,7 +12,7 @@ from sandbox.controllers.client import Client
 from sandbox.controllers.kinds import JOBS, JOBSETS, NODES, PODS, Kind
 from tests import objects
 from tests.benches import NAMESPACES
-from webhook.question import Subject
+from webhook.questions.admission import Subject
 from webhook.rule.trainjob import DEFAULT_A_KEY, read_trainjob
 
 AT_ONCE = 32

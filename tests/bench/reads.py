@@ -18,7 +18,7 @@ from tests.bench.worker import Round, obey
 from webhook.cluster import Cluster
 from webhook.cluster.reads import NOT_TERMINAL
 from webhook.cluster.resource import JOBSET_GROUP, JOBSET_VERSION
-from webhook.question import JOBS_IN_A_PAGE, Subject, ask
+from webhook.questions.admission import JOBS_IN_A_PAGE, Subject, ask
 from webhook.rule.verdict import Unknown
 from webhook.telling import wording
 

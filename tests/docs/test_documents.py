@@ -73,7 +73,7 @@ def test_the_readme_leads_to_the_index() -> None:
 
 def test_the_tree_is_that_of_the_code() -> None:
     drawn = tree.tree()
-    assert "  question.py" in drawn
+    assert "  questions/" in drawn
     assert tree.in_the_document() == drawn, (
         "docs/development.md draws another tree than the code has: "
         "`.venv/bin/python -m tests.docs.tree --write` draws it anew"

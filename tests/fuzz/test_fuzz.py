@@ -106,14 +106,14 @@ PARTS = [
     ),
     Part(
         "what can be no label value reaches no selector",
-        "webhook/question.py",
+        "webhook/questions/admission.py",
         "            if execution.can_be_on_a_pod\n",
         "",
         "and it was denied",
     ),
     Part(
         "the old object's labels count",
-        "webhook/question.py",
+        "webhook/questions/admission.py",
         "readings = [new] if old is None else [new, old]",
         "readings = [new]",
     ),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.repository import REPOSITORY
 from webhook.guard.trainjob_reviews import Question, answer, weigh
-from webhook.question import Subject
+from webhook.questions.admission import Subject
 from webhook.rule.trainjob import DEFAULT_A_KEY, Execution
 from webhook.rule.verdict import PodsRemain, RemainingPod
 from webhook.telling.review import read_request

@@ -22,7 +22,7 @@ from tests.objects import (
 )
 from webhook.guard.reviews import Answer
 from webhook.guard.trainjob_reviews import Ask, Question, answer, weigh
-from webhook.question import Subject
+from webhook.questions.admission import Subject
 from webhook.rule.trainjob import DEFAULT_A_KEY, Execution
 from webhook.rule.verdict import (
     Clear,

@@ -12,9 +12,9 @@ from sandbox.controllers.kinds import JOBS, PODS
 from tests.model.assumptions import Exceptions, Without
 from tests.model.cluster import Settings
 from tests.model.question import Reading
-from webhook import question
 from webhook.guard import trainjob_reviews as guard
-from webhook.question import Subject
+from webhook.questions import admission as question
+from webhook.questions.admission import Subject
 from webhook.rule import verdict
 from webhook.rule.readmission import Admission, Detection, NoAdmission, Operation, detect
 from webhook.rule.trainjob import JOB_ID_LABEL, SUBMISSION_LABEL, TrainJob

@@ -14,12 +14,12 @@ from sandbox.controllers.kinds import JOBS, JOBSETS, NODES, PODS, Kind, Object
 from sandbox.selectors import field_selector, label_selector
 from tests.model.apiserver import ApiServer
 from tests.model.loop import VirtualLoop
-from webhook import question
 from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.client import Page
 from webhook.cluster.observer import NOBODY, Observer
 from webhook.cluster.reads import NOT_TERMINAL
 from webhook.guard import reviews, trainjob_reviews as guard
+from webhook.questions import admission as question
 from webhook.rule.trainjob import DEFAULT_A_KEY, GROUP, KIND, RESOURCE
 from webhook.rule.verdict import Clear, Failure, Verdict
 from webhook.telling.review import GroupVersionKind, GroupVersionResource, Request

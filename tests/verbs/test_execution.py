@@ -18,10 +18,11 @@ from tests import objects
 from tests.benches import GUARD, Bench
 from tests.conftest import guard_against
 from tests.scripted import ScriptedApiServer, answer, hang, refusal
-from webhook import execution, question
+from webhook import execution
 from webhook.cluster import Cluster
 from webhook.cluster.answers import ReadFailedError, WriteConflictedError
 from webhook.cluster.trainjobs import TrainJobs
+from webhook.questions import admission as question
 from webhook.rule.verdict import Clear, Failure, PodsRemain, Verdict
 from webhook.telling import wording
 from webhook.telling.report import State

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from webhook.check.objects import Objects, OvertakenError
-from webhook.question import Subject, ask
+from webhook.questions.admission import Subject, ask
 from webhook.rule import waits
 from webhook.rule.trainjob import GREATEST_A, Execution, TrainJob, UnreadableTrainJobError, read_trainjob
 from webhook.rule.verdict import Clear, Unknown

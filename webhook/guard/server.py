@@ -20,7 +20,7 @@ from webhook.guard.connections import HEARD, close_silent_connections
 from webhook.guard.metrics import GuardMetrics
 from webhook.guard.tls import Tls, tls
 from webhook.guard.trainjob_reviews import TrainJobReviews
-from webhook.question import Subject, ask
+from webhook.questions.admission import Subject, ask
 from webhook.rule.verdict import Verdict
 from webhook.settings import Settings
 from webhook.telling.registration import PATH, webhook_configuration

@@ -12,7 +12,7 @@ import structlog
 
 from webhook.guard.metrics import GuardMetrics
 from webhook.guard.reviews import Answer, Pending, Regarding
-from webhook.question import Subject
+from webhook.questions.admission import Subject
 from webhook.rule import waits
 from webhook.rule.readmission import Admission, BadAdmissionNumber, NoAdmission, Operation, detect
 from webhook.rule.trainjob import KIND, TrainJob, UnreadableTrainJobError, is_object_name, read_trainjob

@@ -11,7 +11,7 @@ from typing import Any
 from webhook.cluster import Cluster
 from webhook.cluster.answers import ReadFailedError, WriteConflictedError
 from webhook.cluster.trainjobs import TrainJobs
-from webhook.question import ask
+from webhook.questions.admission import ask
 from webhook.rule import verdict as verdicts
 from webhook.rule.trainjob import DEFAULT_A_KEY, GREATEST_A, TrainJob
 from webhook.telling import wording

@@ -12,7 +12,7 @@ from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.following import changes
 from webhook.cluster.resource import PODS
 from webhook.cluster.trainjobs import TrainJobs
-from webhook.question import JOBSET_NAME_LABEL, ask
+from webhook.questions.admission import JOBSET_NAME_LABEL, ask
 from webhook.rule import verdict as verdicts
 from webhook.rule.trainjob import DEFAULT_A_KEY
 from webhook.rule.verdict import Failure

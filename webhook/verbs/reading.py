@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from webhook.cluster import Cluster
 from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.trainjobs import TrainJobs
-from webhook.question import Subject
+from webhook.questions.admission import Subject
 from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.trainjob import TrainJob, UnreadableTrainJobError, read_trainjob
 from webhook.rule.verdict import Failure

@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 
 from tests.objects import Document, execution_labels, patch, trainjob
 from tests.rule.test_trainjob import HOSTILE_VALUES
-from webhook.question import MOST_EXECUTIONS, Subject
+from webhook.questions.admission import MOST_EXECUTIONS, Subject
 from webhook.rule.trainjob import (
     DEFAULT_A_KEY,
     JOB_ID_LABEL,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.scripted import ScriptedApiServer, hang
 from webhook.cluster import Cluster
-from webhook.question import Subject, ask
+from webhook.questions.admission import Subject, ask
 
 
 async def test_a_question_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:

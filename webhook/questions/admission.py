@@ -6,28 +6,21 @@ Reads the cluster within a deadline and leaves the decision to `webhook.rule.ver
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
-from webhook.cluster.answers import ReadFailedError
-from webhook.cluster.observer import Read
 from webhook.cluster.reads import Cluster
-from webhook.rule.objects import UnreadableAnswerError
+from webhook.questions.reads import NODE_STATES_SECONDS, attempt_read, node_states, separated
 from webhook.rule.trainjob import JOB_ID_LABEL, SUBMISSION_LABEL, Execution, TrainJob, is_label_value
 from webhook.rule.verdict import (
-    NOT_READABLE,
     Failure,
-    NodeState,
     PodsRemain,
     RemainingPod,
     Unsettled,
     Verdict,
     decide,
     lasting_jobset_uid,
-    read_node_state,
     read_remaining_pods,
     read_unsettled_jobs,
     read_unsettled_jobset,
@@ -41,9 +34,6 @@ JOBS_IN_A_PAGE = 20
 """How many Jobs are held at once: some 10 to 40 kB each, 1.5 MB at the most."""
 
 JOBSET_NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
-
-NODE_STATES_SECONDS = 1.0
-"""The longest that a denial waits for the states of its nodes."""
 
 MOST_EXECUTIONS = 16
 """How many label pairs one question looks for; a TrainJob has one, or two while it is changed."""
@@ -138,7 +128,7 @@ async def _answered(cluster: Cluster, subject: Subject, *, seconds: float, every
         failure = wording.too_many_executions(subject.too_many, MOST_EXECUTIONS)
         return decide(pods=(), uncounted=False, unsettled=(), failures=[failure])
 
-    attempt = partial(_attempt, cluster, deadline=deadline, seconds=seconds)
+    attempt = partial(attempt_read, cluster, deadline=deadline, seconds=seconds)
     jobset = await attempt("jobset", "reading the JobSet", _jobset(cluster, subject))
     jobset_uid = None if isinstance(jobset, Failure) else jobset.lasting_uid
     jobs = await attempt("jobs", "listing the Jobs", _jobs(cluster, subject, jobset_uid=jobset_uid))
@@ -148,8 +138,8 @@ async def _answered(cluster: Cluster, subject: Subject, *, seconds: float, every
             for selector in subject.selectors
         )
     )
-    orders, failed_orders = _separated([jobset, jobs])
-    selections, failed_selections = _separated(pods)
+    orders, failed_orders = separated([jobset, jobs])
+    selections, failed_selections = separated(pods)
     verdict = decide(
         pods=[pod for selection in selections for pod in selection.pods],
         uncounted=any(selection.uncounted for selection in selections),
@@ -165,9 +155,6 @@ async def _answered(cluster: Cluster, subject: Subject, *, seconds: float, every
     return verdict
 
 
-_LOOK_AT_IT = "Try again; if it goes on, look at the object that is named"
-
-
 @dataclass(frozen=True, slots=True)
 class _Orders:
     unsettled: tuple[Unsettled, ...]
@@ -179,48 +166,6 @@ class _Orders:
 class _Selection:
     pods: tuple[RemainingPod, ...]
     uncounted: bool
-
-
-_Answer = TypeVar("_Answer")
-
-
-async def _attempt(
-    cluster: Cluster, kind: Read, what: str, read: Awaitable[_Answer], *, deadline: float, seconds: float
-) -> _Answer | Failure:
-    try:
-        with _timed(cluster, kind, deadline):
-            async with asyncio.timeout_at(deadline):
-                return await read
-    except ReadFailedError as error:
-        return error.failure
-    except UnreadableAnswerError as error:
-        cluster.observer.call_failed("unreadable")
-        return Failure(what, str(error), _LOOK_AT_IT)
-    except TimeoutError:
-        return cluster.unanswered(what, seconds=seconds)
-
-
-@contextmanager
-def _timed(cluster: Cluster, kind: Read, deadline: float) -> Iterator[None]:
-    """Tell how long a read took; one whose time was over before it began tells nothing of the API server."""
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    try:
-        yield
-    finally:
-        if started < deadline:
-            cluster.observer.read_took(kind, loop.time() - started)
-
-
-def _separated(outcomes: Iterable[_Answer | Failure]) -> tuple[list[_Answer], list[Failure]]:
-    answers: list[_Answer] = []
-    failures: list[Failure] = []
-    for outcome in outcomes:
-        if isinstance(outcome, Failure):
-            failures.append(outcome)
-        else:
-            answers.append(outcome)
-    return answers, failures
 
 
 async def _jobset(cluster: Cluster, subject: Subject) -> _Orders:
@@ -254,25 +199,3 @@ async def _remaining(cluster: Cluster, subject: Subject, selector: str, *, every
             if len(remaining) >= enough and not every_pod:
                 return _Selection(tuple(remaining), uncounted=page.more)
     return _Selection(tuple(remaining), uncounted=False)
-
-
-async def node_states(cluster: Cluster, names: Iterable[str], *, deadline: float) -> dict[str, NodeState]:
-    """The states of the nodes; one that can't be read by then, on the loop's clock, is `not readable`."""
-    ordered = sorted(names)
-    states = await asyncio.gather(*(_node_state(cluster, name, deadline=deadline) for name in ordered))
-    return dict(zip(ordered, states, strict=True))
-
-
-async def _node_state(cluster: Cluster, name: str, *, deadline: float) -> NodeState:
-    try:
-        with _timed(cluster, "node", deadline):
-            async with asyncio.timeout_at(deadline):
-                return read_node_state(await cluster.node(name))
-    except ReadFailedError as error:
-        return replace(NOT_READABLE, failure=error.failure)
-    except UnreadableAnswerError as error:
-        cluster.observer.call_failed("unreadable")
-        return replace(NOT_READABLE, failure=Failure(f"reading node {name}", str(error), _LOOK_AT_IT))
-    except TimeoutError:
-        cluster.observer.call_failed("timeout")
-        return NOT_READABLE
