@@ -83,3 +83,11 @@ def test_the_tree_is_that_of_the_code() -> None:
 def test_every_module_says_in_its_first_line_what_it_is_for() -> None:
     silent = [line for line in tree.tree().splitlines() if len(line.split()) == 1 and line != "tests/"]
     assert silent == []
+
+
+def test_the_map_has_every_folder_of_the_product() -> None:
+    packages = [one for one in (REPOSITORY / "webhook").iterdir() if (one / "__init__.py").exists()]
+    assert packages
+    for folder in (*packages, *(REPOSITORY / root for root in tree.ROOTS if root != "webhook")):
+        row = f"| `{folder.relative_to(REPOSITORY)}` |"
+        assert row in tree.DOCUMENT.read_text()
