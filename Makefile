@@ -2,14 +2,16 @@
 PYTHON ?= python3
 VENV ?= .venv
 KEEP ?=
+TESTS ?=
 KUBECTL ?= kubectl
 IMAGE ?=
 OVERLAY ?= base
 BIN := $(VENV)/bin
+PARALLEL := --numprocesses logical --maxprocesses 4 --dist worksteal
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench sandbox envtest deploy undeploy clean lock
+.PHONY: help demo test prove lint format bench sandbox envtest deploy undeploy clean lock
 
 help:  ## This list.
 	@grep -hE '^[a-z]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -17,8 +19,12 @@ help:  ## This list.
 demo: $(INSTALLED)  ## The story, in the terminal; KEEP=1 leaves it running to play with.
 	$(BIN)/python -m sandbox.demo $(if $(KEEP),--keep)
 
-test: $(INSTALLED)  ## All tests. TESTS="-k name" picks some.
-	$(BIN)/python -m pytest $(TESTS)
+# Some tests alone start at once, in one process, and whatever their marker.
+test: $(INSTALLED)  ## What tells while working, in minutes. TESTS="-k name" or TESTS=path runs those alone, of all.
+	$(BIN)/python -m pytest $(or $(TESTS),-m "not prove" $(PARALLEL))
+
+prove: test  ## All tests: after those of `make test` the marked ones, at full length; docs/development.md says which.
+	$(BIN)/python -m pytest -m prove
 
 lint: $(INSTALLED)  ## ruff, mypy --strict and the import contract.
 	$(BIN)/ruff check .

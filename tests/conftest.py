@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,40 @@ from webhook.settings import Settings
 
 ON_A_REAL_APISERVER = frozenset({"apiserver", "installation"})
 """The fixtures that start one."""
+
+PROVE = "prove"
+"""The marker of what `make test` leaves out; its meaning is told where it is declared, in pyproject.toml."""
+
+LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEFT_OUT] = 0
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if item.config.option.markexpr and item.get_closest_marker(PROVE):
+            item.config.stash[LEFT_OUT] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if told := getattr(session.config, "workeroutput", None):
+        told[PROVE] = session.config.stash[LEFT_OUT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # Every worker of pytest-xdist collects all tests, and the process that tells of them collects none.
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[LEFT_OUT] = max(node.config.stash[LEFT_OUT], output.get(PROVE, 0))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal and (left_out := config.stash[LEFT_OUT]):
+        tests = "test" if left_out == 1 else "tests"
+        terminal.write_line(f"not run here: {left_out} {tests} marked {PROVE} (make prove)")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -16,6 +16,7 @@ from sandbox.controllers.kinds import (
     controlled_by,
     is_finished_job,
     is_terminating,
+    labels_and_annotations,
     owner_reference,
     with_condition,
     with_suspension,
@@ -112,6 +113,11 @@ def _job(jobset: Object, replicated: Object, index: int, position: int, total: i
         "jobset.sigs.k8s.io/restart-attempt": "0",
     }
     pod = template["spec"]["template"]
+
+    def marked(template: Object) -> Object:
+        # Over those of the template, so that no template can take JobSet's away.
+        return labels_and_annotations(template.get("metadata") or {}, {"labels": marks, "annotations": marks})
+
     return {
         "apiVersion": JOBS.api_version,
         "kind": JOBS.name,
@@ -119,24 +125,18 @@ def _job(jobset: Object, replicated: Object, index: int, position: int, total: i
             "name": name,
             "namespace": metadata["namespace"],
             "ownerReferences": [owner_reference(jobset)],
-            **_marked(template, marks),
+            **marked(template),
         },
         "spec": {
             **template["spec"],
             "suspend": bool(jobset["spec"].get("suspend")),
             "template": {
                 **pod,
-                "metadata": _marked(pod, marks),
+                "metadata": marked(pod),
                 "spec": {**pod["spec"], "subdomain": metadata["name"]},
             },
         },
     }
-
-
-def _marked(template: Object, marks: dict[str, str]) -> Object:
-    """Merge JobSet's labels over those of the template, so that no template can take them away."""
-    metadata = template.get("metadata") or {}
-    return {field: {**(metadata.get(field) or {}), **marks} for field in ("labels", "annotations")}
 
 
 def _status(jobset: Object, world: World, now: datetime) -> Chain:

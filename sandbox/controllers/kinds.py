@@ -71,6 +71,15 @@ def controlled_by(item: Object, owner: Object) -> bool:
     return any(ref.get("controller") and ref["uid"] == owner["metadata"]["uid"] for ref in references)
 
 
+def labels_and_annotations(*metadata: Object) -> Object:
+    """Merge labels and annotations, the later over the earlier; an empty map is left out."""
+    return {
+        field: merged
+        for field in ("labels", "annotations")
+        if (merged := {key: value for each in metadata for key, value in (each.get(field) or {}).items()})
+    }
+
+
 def is_terminating(item: Object) -> bool:
     """Tell whether deletion has begun."""
     return bool(item["metadata"].get("deletionTimestamp"))

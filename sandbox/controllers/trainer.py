@@ -14,6 +14,7 @@ from sandbox.controllers.kinds import (
     condition_status,
     controlled_by,
     is_terminating,
+    labels_and_annotations,
     owner_reference,
     with_condition,
     with_suspension,
@@ -100,9 +101,7 @@ def _dig(item: Object, *keys: str) -> Object:
 
 
 def _merge(target: Object, source: Object) -> None:
-    for field in ("labels", "annotations"):
-        if added := _dig(source, "metadata").get(field):
-            target["metadata"][field] = {**target["metadata"].get(field, {}), **added}
+    target["metadata"] |= labels_and_annotations(target["metadata"], _dig(source, "metadata"))
 
 
 def _update(trainjob: Object, jobset: Object) -> Chain:

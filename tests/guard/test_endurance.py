@@ -7,6 +7,7 @@ import gc
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests import objects
 from tests.conftest import guard_against
@@ -20,6 +21,7 @@ UNSUSPEND = objects.review(objects.trainjob(suspend=False), old=objects.trainjob
 LABELLING = objects.review(objects.trainjob(labels={"a": "b"}), old=objects.trainjob())
 
 
+@pytest.mark.prove
 async def test_ten_thousand_reviews_leak_neither_connections_nor_memory(tmp_path: Path) -> None:
     process = psutil.Process()
     async with (

@@ -9,19 +9,31 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from zipfile import ZipFile
 
 import kubernetes
 import pytest
+import typer
 
+from sandbox import Sandbox
+from sandbox.controllers import Client
+from sandbox.controllers.kinds import TRAINJOBS
+from sandbox.controllers.planning import Create, Patch
+from tests import objects, programs
 from tests.guard.test_serve import Served
+from tests.programs import Ran
 from tests.repository import REPOSITORY
 from tests.scripted import ScriptedApiServer
+from webhook import __version__
+from webhook.cli import app
 
 DOCKERFILE = REPOSITORY / "Dockerfile"
+PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin")
 
 SANDBOXED = """
@@ -49,25 +61,27 @@ def test_the_linter_has_nothing_against_the_dockerfile() -> None:
     assert (linted.returncode, linted.stdout) == (0, "")
 
 
-@pytest.fixture
-def installed() -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, as the Dockerfile makes it."""
+    wheels = tmp_path_factory.mktemp("dist")
+    run(*PIP, "wheel", "--no-deps", "--wheel-dir", str(wheels), str(REPOSITORY))
+    (wheel,) = wheels.iterdir()
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Iterator[Path]:
     """The wheel in an environment of its own, made as the Dockerfile makes it, that every user may read."""
-    if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("setpriv"):
-        pytest.skip("it takes root and util-linux to run it as another user on a read-only root")
     if PYTHON is None:
         pytest.skip("there is no Python that every user may run: install one as /usr/bin/python3")
     with TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         environment = Path(directory, "interlock")
-        wheels = Path(directory, "dist")
-        pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
-        run(*pip, "wheel", "--no-deps", "--wheel-dir", str(wheels), str(REPOSITORY))
         run(PYTHON, "-m", "venv", "--without-pip", str(environment))
-        (wheel,) = map(str, wheels.iterdir())
+        constraints = ("--constraint", str(REPOSITORY / "constraints.txt"))
         into = ("--python", str(environment / "bin" / "python"))
-        run(
-            *pip, *into, "install", "--no-compile", "--constraint", str(REPOSITORY / "constraints.txt"), wheel
-        )
+        run(*PIP, *into, "install", "--no-compile", *constraints, str(wheel))
         trimmed(environment)
         yield environment
 
@@ -101,6 +115,95 @@ MOST_OF_THE_ENVIRONMENT = 60_000_000
 """Bytes, without bytecode: 52 million when this was written, 124 million untrimmed."""
 
 
+@pytest.mark.prove
+def test_the_wheel_has_what_an_installation_needs_and_no_sandbox_and_no_test(wheel: Path) -> None:
+    with ZipFile(wheel) as zipped:
+        names = zipped.namelist()
+    assert {name.split("/")[0] for name in names} == {
+        "certs",
+        "webhook",
+        f"trainjob_interlock-{__version__}.dist-info",
+    }
+    in_the_repository = {
+        str(path.relative_to(REPOSITORY))
+        for package in ("certs", "webhook")
+        for path in (REPOSITORY / package).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert {name for name in names if ".dist-info/" not in name} == in_the_repository
+    assert not [name for name in names if "sandbox" in name or "test" in name]
+
+
+IMPORTED = """
+import importlib, pkgutil, sys, certs, webhook
+for package in (certs, webhook):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+        print(module.name)
+print(*sorted({name.split(".")[0] for name in sys.modules} & set(sys.argv[1:])), file=sys.stderr)
+"""
+COMMANDS = sorted(typer.main.get_group(app).commands)
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(400)
+def test_every_module_of_the_wheel_is_imported_without_what_only_developers_install(installed: Path) -> None:
+    python = installed / "bin" / "python"
+    ran = subprocess.run(
+        [python, "-I", "-c", IMPORTED, "sandbox", "tests"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.strip() == ""
+    assert {"webhook.cli", "webhook.guard.server", "certs.keeper"} <= set(ran.stdout.split())
+    developers = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    only_developers = {re.split("[<>=]", one)[0] for one in developers["dev"]}
+    listed = subprocess.check_output([*PIP, "--python", str(python), "freeze"], text=True)
+    assert not only_developers & {line.split("==")[0].lower() for line in listed.splitlines()}
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(400)
+async def test_every_command_of_the_wheel_runs(installed: Path, sandbox: Sandbox, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    sandbox.write_kubeconfig(kubeconfig)
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "KUBECONFIG": str(kubeconfig)}
+
+    async def interlock(*arguments: str, program: str = "interlock") -> Ran:
+        return await programs.run(str(installed / "bin" / program), *arguments, env=environment)
+
+    for command in COMMANDS:
+        helped = await interlock(command, "--help")
+        assert (helped.code, helped.err) == (0, ""), command
+    assert (await interlock("--version", program="kubectl-interlock")).out == f"interlock {__version__}\n"
+    completed = await interlock("rel", program="kubectl_complete-interlock")
+    assert (completed.code, completed.out.split()[0]) == (0, "release")
+
+    async with Client(sandbox.kubeconfig()) as admin:
+        await admin.write(Create(TRAINJOBS, objects.trainjob(namespace="default", suspend=True)))
+        for verb, said in (
+            (["find"], "No TrainJobs with remaining pods found"),
+            (["inspect", "llama"], "remaining pods: none"),
+            (["ceased", "llama"], "ceased: nothing remains"),
+            (["open", "llama"], "llama opened (A=1)"),
+        ):
+            ran = await interlock(*verb)
+            assert (ran.code, said in ran.out + ran.err) == (0, True), ran
+        await admin.write(Patch(TRAINJOBS, "default", "llama", {"spec": {"suspend": True}}))
+        ran = await interlock("release", "llama")
+        assert (ran.code, "llama released (A=2)" in ran.out) == (0, True), ran
+
+
+@pytest.mark.prove
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("setpriv"),
+    reason="it takes root, and util-linux on PATH, to run it as another user on a read-only root",
+)
 @pytest.mark.timeout(400)
 async def test_the_wheel_alone_runs_as_any_user_on_a_read_only_root(installed: Path, tmp_path: Path) -> None:
     assert size(installed) < MOST_OF_THE_ENVIRONMENT

@@ -25,6 +25,7 @@ from sandbox.kubectl import Answer, OverHttp, get_pods, taint
 from sandbox.processes import guarding
 from sandbox.telling import NotAsToldError
 from sandbox.terminal import Terminal
+from tests.programs import kubectl_or_skip
 from tests.repository import REPOSITORY
 from tests.verbs.test_wait_in_a_terminal import terminal
 
@@ -119,9 +120,7 @@ async def test_the_demo_tells_its_story_without_kubectl_and_keeps_all_running_un
 
 
 async def test_the_demo_tells_its_story_with_kubectl() -> None:
-    if shutil.which("kubectl") is None:
-        pytest.skip("kubectl is not on PATH; install it as https://kubernetes.io/docs/tasks/tools says")
-    async with running("sandbox.demo") as demo:
+    async with running("sandbox.demo", "--kubectl", kubectl_or_skip()) as demo:
         output, _ = await demo.communicate()
         told = output.decode()
         assert demo.returncode == 0, told
