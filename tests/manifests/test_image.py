@@ -289,6 +289,7 @@ def test_what_the_image_leaves_out_is_gone_from_it(trimmed_client: Path) -> None
         assert "No module named" in ran.stderr
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(400)
 def test_every_kind_of_credentials_works_without_what_the_image_leaves_out(trimmed_client: Path) -> None:
     """They are all that the product takes from the Kubernetes client."""
