@@ -15,10 +15,10 @@ import tempfile
 from pathlib import Path
 
 from sandbox import Sandbox
+from sandbox.admission.match_conditions import EVALUATED
 from sandbox.controllers import Controllers
 from sandbox.controllers.kinds import LOST
 from sandbox.llama import MANIFEST
-from sandbox.match_conditions import EVALUATED
 from sandbox.terminal import Terminal
 
 _NOT_EVALUATED = (

@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens and the rules that forbid (everything else is allowed)."""
+"""Who may do what: bearer tokens, acting as someone else, and what is forbidden (the rest is allowed)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sandbox.errors import forbidden, unauthorized
+from sandbox.errors import ApiError, bad_request, forbidden, unauthorized
 from sandbox.request import User
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sandbox.request import Request
 
 __all__ = ["Access", "Ban"]
+
+_AUTHENTICATED = "system:authenticated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class Access:
 
     def token(self, name: str, groups: tuple[str, ...]) -> str:
         """Return the token of a user, minted when it has none yet."""
-        user = User(name, (*groups, "system:authenticated"))
+        user = User(name, (*groups, _AUTHENTICATED))
         for token, known in self._users.items():
             if known == user:
                 return token
@@ -60,6 +64,27 @@ class Access:
         if user is None:
             raise unauthorized()
         return user
+
+    def impersonated(self, user: User, headers: Mapping[str, str]) -> User:
+        """Return whom the user acts as, by the headers that `kubectl --as` sends (filters/impersonation).
+
+        The groups of a service account follow from its name, unless groups are named. Raises a 400 for groups
+        of nobody, and a 403 for whoever may not.
+        """
+        name = headers.get("Impersonate-User", "")
+        groups = tuple(value for header, value in headers.items() if header.title() == "Impersonate-Group")
+        if not name:
+            if groups:
+                raise bad_request(f"requested {list(groups)} without impersonating a user")
+            return user
+        if any(ban.verb == "impersonate" and ban.user in {None, user.name} for ban in self.bans):
+            raise ApiError(
+                403, "Forbidden", f'users "{name}" is forbidden: User "{user.name}" cannot impersonate'
+            )
+        account = name.removeprefix("system:serviceaccount:").split(":")
+        if not groups and len(account) == 2 and account != [name]:
+            groups = ("system:serviceaccounts", f"system:serviceaccounts:{account[0]}")
+        return User(name, groups if _AUTHENTICATED in groups else (*groups, _AUTHENTICATED))
 
     def authorize(self, request: Request) -> None:
         """Refuse what is banned, with the text of the RBAC authorizer."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -12,19 +13,29 @@ from aiohttp import web
 
 from sandbox.applying import applied, applied_ownership
 from sandbox.discovery import VERSION, discovery
-from sandbox.errors import ApiError, PageNotFoundError, bad_request, too_large, unsupported_media_type
+from sandbox.errors import (
+    ApiError,
+    NotFoundError,
+    PageNotFoundError,
+    bad_request,
+    method_not_allowed,
+    too_large,
+    unsupported_media_type,
+)
 from sandbox.faults import Faults
 from sandbox.openapi import EMPTY_V2, V2_MEDIA_TYPE, openapi_v3
 from sandbox.ownership import Manager
 from sandbox.patching import json_patch, merge_patch, strategic_merge_patch
 from sandbox.reading import View, list_encoded, one_encoded, watch_encoded
 from sandbox.registry import timestamp
-from sandbox.request import Request, decode, find_target, verb_of
+from sandbox.request import EVICTION, Request, decode, find_target, verb_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from sandbox.access import Access
+    from sandbox.deletion import Deletion
+    from sandbox.eviction import Evictions
     from sandbox.faults import Fault
     from sandbox.registry import Registry
     from sandbox.resources import Resource
@@ -32,7 +43,7 @@ if TYPE_CHECKING:
 
     Obj = dict[str, Any]
 
-__all__ = ["ApiServer", "Asked"]
+__all__ = ["ApiServer", "Asked", "Writes"]
 
 BODY_LIMIT = 3 * 1024 * 1024
 _JSON_PATCH = "application/json-patch+json"
@@ -66,6 +77,15 @@ class Asked:
     user_agent: str
 
 
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """What writes go through."""
+
+    registry: Registry
+    deletion: Deletion
+    evictions: Evictions
+
+
 def _json(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     return web.Response(body=body, status=status, content_type="application/json", headers=headers)
 
@@ -83,13 +103,15 @@ class ApiServer:
     def __init__(
         self,
         store: Store,
-        registry: Registry,
+        writes: Writes,
         access: Access,
         resources: Sequence[Resource],
         bookmark_seconds: float,
     ) -> None:
         self._store = store
-        self._registry = registry
+        self._registry = writes.registry
+        self._deletion = writes.deletion
+        self._evictions = writes.evictions
         self._access = access
         self.resources = resources
         self._bookmark_seconds = bookmark_seconds
@@ -111,7 +133,9 @@ class ApiServer:
         try:
             if incoming.path in {"/healthz", "/readyz", "/livez"}:
                 return web.Response(text="ok")
-            user = self._access.authenticate(incoming.headers.get("Authorization", ""))
+            user = self._access.impersonated(
+                self._access.authenticate(incoming.headers.get("Authorization", "")), incoming.headers
+            )
             if incoming.path == "/openapi/v2":
                 return web.Response(body=EMPTY_V2, headers={"Content-Type": V2_MEDIA_TYPE})
             document = self._document(incoming)
@@ -190,7 +214,16 @@ class ApiServer:
         body = await incoming.read()
         content_type = incoming.content_type
         status = 200
+        if request.verb in {"delete", "deletecollection"}:
+            options = _delete_options(request, body, content_type)
+            request = replace(request, dry_run_in_body=options.get("dryRun") == ["All"])
+            if request.verb == "deletecollection":
+                return _json(await self._delete_collection(request, options, view))
+            found = await self._deletion.delete(request, options)
+            return _warning_headers(_json(one_encoded(request, found, view)), request.warnings)
         match request.verb:
+            case "create" if request.target.subresource == EVICTION:
+                return await self._evict(request, decode(body, content_type))
             case "create":
                 found = await self._registry.create(request, decode(body, content_type))
                 status = 201
@@ -198,10 +231,8 @@ class ApiServer:
                 found = await self._registry.update(request, decode(body, content_type))
             case "patch":
                 found, status = await self._patch(request, body, content_type)
-            case "delete":
-                found = await self._registry.delete(request, _delete_options(request, body))
             case _:
-                return _json(await self._delete_collection(request, body, view))
+                raise method_not_allowed()
         return _warning_headers(_json(one_encoded(request, found, view), status), request.warnings)
 
     async def _patch(self, request: Request, body: bytes, content_type: str) -> tuple[Obj, int]:
@@ -249,11 +280,18 @@ class ApiServer:
         )
         return found, 200
 
-    async def _delete_collection(self, request: Request, body: bytes, view: View) -> bytes:
-        options = _delete_options(request, body)
+    async def _evict(self, request: Request, eviction: Any) -> web.Response:
+        options = eviction.get("deleteOptions") if isinstance(eviction, dict) else None
+        wished = isinstance(options, dict) and options.get("dryRun") == ["All"]
+        status = await self._evictions.create(replace(request, dry_run_in_body=wished), eviction)
+        return _warning_headers(_json(orjson.dumps(status), status["code"]), request.warnings)
+
+    async def _delete_collection(self, request: Request, options: Obj, view: View) -> bytes:
         listed = orjson.loads(list_encoded(self._store, request, View("", None, "Metadata")))
         for found in listed["items"]:
-            await self._registry.delete(request.on(found["metadata"]), options)
+            # One that went meanwhile is gone: that was wanted.
+            with suppress(NotFoundError):
+                await self._deletion.delete(request.on(found["metadata"]), options)
         return orjson.dumps(listed) if not view.shape else list_encoded(self._store, request, view)
 
     async def _watch(
@@ -307,11 +345,14 @@ async def _cut(incoming: web.Request, whole: web.Response, keep_bytes: int) -> w
     return sent
 
 
-def _delete_options(request: Request, body: bytes) -> Obj:
-    options = decode(body, "application/json") if body else {}
-    if not isinstance(options, dict):
+def _delete_options(request: Request, body: bytes, content_type: str) -> Obj:
+    """Read the options of a deletion from its body, and what the query says beside it."""
+    options = decode(body, content_type) if body else {}
+    if not isinstance(options, dict) or not isinstance(options.get("preconditions") or {}, dict):
         raise bad_request("DeleteOptions expected")
     query = request.query
+    if query.get("dryRun") == "All":
+        options["dryRun"] = ["All"]
     if "gracePeriodSeconds" in query:
         options["gracePeriodSeconds"] = query["gracePeriodSeconds"]
     try:

@@ -1,7 +1,8 @@
 """The garbage collector and the namespace controller: what goes because something else went.
 
 Background deletion follows ownerReferences; foreground and orphan deletion go by their finalizers
-(pkg/controller/garbagecollector). It deletes through the registry, so admission, grace and finalizers hold.
+(pkg/controller/garbagecollector). Both delete as their own users, so that admission, grace and finalizers
+hold; a namespace is emptied as collections are, whose reviews carry no name (pkg/controller/namespace).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from sandbox.errors import ApiError
 from sandbox.request import Request, Target, User
 
 if TYPE_CHECKING:
+    from sandbox.deletion import Deletion
     from sandbox.registry import Registry
     from sandbox.resources import Resource
     from sandbox.store import Record, Store
@@ -23,16 +25,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Collector"]
 
-_COLLECTOR = User("system:serviceaccount:kube-system:generic-garbage-collector", ("system:serviceaccounts",))
+_GROUPS = ("system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated")
+_COLLECTOR = User("system:serviceaccount:kube-system:generic-garbage-collector", _GROUPS)
+_EMPTIER = User("system:serviceaccount:kube-system:namespace-controller", _GROUPS)
 _NAMESPACES = ("", "namespaces")
 
 
 class Collector:
     """A loop over all changes; ``stall`` makes it lag, ``resume`` lets it catch up."""
 
-    def __init__(self, store: Store, registry: Registry, resources: tuple[Resource, ...]) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, deletion: Deletion, resources: tuple[Resource, ...]
+    ) -> None:
         self._store = store
         self._registry = registry
+        self._deletion = deletion
         self._resources: dict[tuple[str, str], Resource] = {}
         self._running = asyncio.Event()
         self._running.set()
@@ -121,7 +128,9 @@ class Collector:
         for key in self._store.resources():
             for record in self._store.records(key, name) if key in self._resources else ():
                 if not record.object["metadata"].get("deletionTimestamp"):
-                    await self._delete(key, record, "Background")
+                    request = self._request("deletecollection", key, record, _EMPTIER)
+                    with suppress(ApiError):
+                        await self._deletion.delete(request, {"propagationPolicy": "Background"})
         await self._finish_namespace(name)
 
     async def _finish_namespace(self, name: str) -> None:
@@ -134,12 +143,12 @@ class Collector:
     async def _delete(self, key: Key, record: Record, policy: str) -> None:
         options = {"propagationPolicy": policy, "preconditions": {"uid": record.object["metadata"]["uid"]}}
         with suppress(ApiError):
-            await self._registry.delete(self._request("delete", key, record), options)
+            await self._deletion.delete(self._request("delete", key, record), options)
 
-    def _request(self, verb: str, key: Key, record: Record) -> Request:
+    def _request(self, verb: str, key: Key, record: Record, user: User = _COLLECTOR) -> Request:
         resource = self._resources[key]
         namespace, name = record.place
-        return Request(verb, Target(resource, resource.versions[0], namespace, name), {}, _COLLECTOR)
+        return Request(verb, Target(resource, resource.versions[0], namespace, name), {}, user)
 
 
 def _blocks(dependent: Record, uid: str) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Obj = dict[str, Any]
     Cause = tuple[str, str, str]
 
-__all__ = ["default", "validate", "validate_update"]
+__all__ = ["check_decodes", "default", "validate", "validate_update"]
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUALIFIED_NAME = re.compile(
@@ -81,7 +81,7 @@ def _job(found: Obj) -> Obj:
 
 def _namespace(found: Obj) -> Obj:
     metadata = found["metadata"]
-    labels = (metadata.get("labels") or {}) | {"kubernetes.io/metadata.name": metadata["name"]}
+    labels = (metadata.get("labels") or {}) | {"kubernetes.io/metadata.name": metadata.get("name", "")}
     return found | {
         "metadata": metadata | {"labels": labels},
         "spec": {"finalizers": ["kubernetes"]} | (found.get("spec") or {}),
@@ -108,6 +108,15 @@ def _webhook_configuration(found: Obj) -> Obj:
     return found | {"webhooks": webhooks}
 
 
+def _mutating_webhook_configuration(found: Obj) -> Obj:
+    filled = _webhook_configuration(found)
+    webhooks = [
+        {"reinvocationPolicy": "Never"} | _without_nulls(webhook, "reinvocationPolicy")
+        for webhook in filled["webhooks"]
+    ]
+    return filled | {"webhooks": webhooks}
+
+
 def _secret(found: Obj) -> Obj:
     return found | {"type": found.get("type") or "Opaque"}
 
@@ -122,6 +131,7 @@ _DEFAULTS = {
     ("", "pods"): _pod,
     ("", "namespaces"): _namespace,
     ("batch", "jobs"): _job,
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"): _mutating_webhook_configuration,
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"): _webhook_configuration,
     ("kueue.x-k8s.io", "workloads"): _workload,
 }
@@ -251,10 +261,25 @@ def _check_maps_of_strings(resource: Resource, metadata: Obj) -> None:
         )
 
 
-def validate(resource: Resource, found: Obj) -> None:
-    """Check metadata, and of TrainJobs the few fields with a type. Raises a 400 or 422 ``ApiError``."""
-    metadata = found["metadata"]
+def check_decodes(resource: Resource, found: Any) -> None:
+    """Check what the API server can't even read otherwise: before any webhook is asked. Raises a 400.
+
+    Of a custom kind that is its metadata alone; the rest is for its schema, which `validate` stands for.
+    """
+    metadata = found.get("metadata") if isinstance(found, dict) else None
+    if not isinstance(metadata, dict):
+        raise bad_request("the object provided is unrecognized (must be of type Object)")
     _check_maps_of_strings(resource, metadata)
+    if not resource.custom and (wrong := _list_causes(metadata) + _parts_of_wrong_type(found)):
+        raise bad_request(
+            f'{resource.kind} in version "{resource.versions[0]}" cannot be handled as a {resource.kind}: '
+            f"json: cannot unmarshal {wrong[0][2]}: {wrong[0][1]}"
+        )
+
+
+def validate(resource: Resource, found: Obj) -> None:
+    """Check metadata, and of TrainJobs the few fields with a type. Raises a 422 ``ApiError``."""
+    metadata = found["metadata"]
     causes = _list_causes(metadata) or _owner_causes(metadata)
     causes += _label_causes(metadata)
     name = metadata["name"]
@@ -263,7 +288,7 @@ def validate(resource: Resource, found: Obj) -> None:
     wrong = _parts_of_wrong_type(found)
     if resource.kind == "TrainJob" and not wrong:
         causes += _trainjob_causes(found)
-    if resource.kind == "ValidatingWebhookConfiguration" and not wrong:
+    if resource.kind.endswith("WebhookConfiguration") and not wrong:
         causes += _webhook_causes(found)
     causes += wrong
     if causes:

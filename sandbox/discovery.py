@@ -66,7 +66,16 @@ def _api_resources(resource: Resource, version: str) -> list[Obj]:
     if not resource.has_status:
         return [told]
     status = {"name": f"{resource.plural}/status", "singularName": "", "namespaced": resource.namespaced}
-    return [told, status | {"kind": resource.kind, "verbs": ["get", "patch", "update"]}]
+    eviction = {"name": "pods/eviction", "singularName": "", "namespaced": True, "kind": "Eviction"}
+    return [
+        told,
+        status | {"kind": resource.kind, "verbs": ["get", "patch", "update"]},
+        *(
+            [eviction | {"group": "policy", "version": "v1", "verbs": ["create"]}]
+            if "eviction" in resource.subresources
+            else []
+        ),
+    ]
 
 
 def _resource_list(resources: Sequence[Resource], group: str, version: str) -> Obj:

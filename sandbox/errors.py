@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ApiError",
+    "NotFoundError",
     "PageNotFoundError",
     "already_exists",
     "bad_request",
@@ -62,14 +63,20 @@ class PageNotFoundError(ApiError):
         super().__init__(404, "", "404 page not found")
 
 
+class NotFoundError(ApiError):
+    """404 for an object that does not exist."""
+
+
 def _details(resource: Resource, name: str) -> dict[str, Any]:
     details = {"name": name, "group": resource.group, "kind": resource.plural}
     return {key: value for key, value in details.items() if value}
 
 
-def not_found(resource: Resource, name: str) -> ApiError:
+def not_found(resource: Resource, name: str) -> NotFoundError:
     """404 for an object that does not exist."""
-    return ApiError(404, "NotFound", f'{resource.qualified} "{name}" not found', _details(resource, name))
+    return NotFoundError(
+        404, "NotFound", f'{resource.qualified} "{name}" not found', _details(resource, name)
+    )
 
 
 def already_exists(resource: Resource, name: str) -> ApiError:

@@ -1,23 +1,24 @@
-"""Create, update and delete with the rules of the generic registry (apiserver/pkg/registry/generic).
+"""Create and update with the rules of the generic registry (apiserver/pkg/registry/generic).
 
-Left out: pod spec immutability, `binding`, `eviction`, `scale` and `exec` subresources, field validation.
+Left out: pod spec immutability, `binding`, `scale` and `exec` subresources, field validation. A mutating
+webhook does not see the status that a creation brings, nor what an update brings that its resource may not
+change.
 """
 
 from __future__ import annotations
 
 import secrets
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from sandbox.defaults import default, validate, validate_update
+from sandbox.defaults import check_decodes, default, validate, validate_update
 from sandbox.errors import (
     already_exists,
     bad_request,
     conflict,
-    deletion_precondition_failed,
     forbidden,
     invalid,
     not_found,
@@ -27,7 +28,7 @@ from sandbox.errors import (
 from sandbox.ownership import Manager, updated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Protocol
 
     from sandbox.request import Request, Target
@@ -39,7 +40,11 @@ if TYPE_CHECKING:
     Ownership = Callable[[Obj | None, Obj], list[Obj]]
 
     class Admission(Protocol):
-        """Asked before anything is stored; raises ``ApiError`` to refuse."""
+        """Asked before anything is stored: `mutate`, then `admit`; each raises ``ApiError`` to refuse."""
+
+        async def mutate(
+            self, request: Request, operation: str, new: Obj | None, old: Obj | None, options: Obj
+        ) -> Obj | None: ...
 
         async def admit(
             self, request: Request, operation: str, new: Obj | None, old: Obj | None, options: Obj
@@ -53,7 +58,6 @@ _NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _NAMESPACES = ("", "namespaces")
 _PODS = ("", "pods")
 _SET_BY_SERVER = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
-_FINALIZER_OF_POLICY = {"Orphan": "orphan", "Foreground": "foregroundDeletion"}
 
 
 def copy_of(found: Obj) -> Obj:
@@ -107,31 +111,19 @@ class Registry:
         """Create an object; return it as stored, or as it would be on a dry run."""
         resource = request.resource
         new = _incoming(request, body)
-        metadata = new["metadata"]
-        if not metadata.get("name") and metadata.get("generateName"):
-            suffix = "".join(secrets.choice(_NAME_LETTERS) for _ in range(5))
-            metadata["name"] = metadata["generateName"][:58] + suffix
-        if not metadata.get("name"):
-            raise invalid(
-                resource,
-                "",
-                [("FieldValueRequired", "Required value: name or generateName is required", "metadata.name")],
-            )
-        if metadata.get("resourceVersion"):
+        if new["metadata"].get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
         for name in _SET_BY_SERVER:
-            metadata.pop(name, None)
-        metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": timestamp()}
-        if resource.has_generation:
-            metadata["generation"] = 1
+            new["metadata"].pop(name, None)
         if resource.has_status:
             new.pop("status", None)
         new = default(resource, new)
-        validate(resource, new)
-        _own(request, None, new, own)
         self._check_namespace(request)
-        await self._admission.admit(request, "CREATE", new, None, _options(request, "CreateOptions"))
-        namespace, name = metadata.get("namespace", ""), metadata["name"]
+        _own(request, None, new, own)
+        options = _options(request, "CreateOptions")
+        new = _begun(request, await self._admission.mutate(request, "CREATE", new, None, options) or new)
+        await self._admission.admit(request, "CREATE", new, None, options)
+        namespace, name = new["metadata"].get("namespace", ""), new["metadata"]["name"]
         if self._store.get(resource.key, namespace, name):
             raise already_exists(resource, name)
         return new if request.dry_run else self._store.write(resource.key, new).object
@@ -154,9 +146,12 @@ class Registry:
             record = self.current(request)
             old = default(resource, record.object)
             shown = old | {"apiVersion": resource.api_version(request.target.version)}
-            new = self._merged(request, change(shown), old)
+            new = _merged(request, change(shown), old)
             _own(request, old, new, own)
-            await self._admission.admit(request, "UPDATE", new, old, _options(request, "UpdateOptions"))
+            options = _options(request, "UpdateOptions")
+            mutated = await self._admission.mutate(request, "UPDATE", new, old, options) or new
+            new = _changed(request, mutated, old)
+            await self._admission.admit(request, "UPDATE", new, old, options)
             if self._store.get(resource.key, *record.place) is not record:
                 continue
             if request.dry_run:
@@ -172,28 +167,6 @@ class Registry:
         if metadata.get("deletionTimestamp") and not waits and resource.key != _NAMESPACES:
             return self._store.delete(resource.key, metadata.get("namespace", ""), metadata["name"]).object
         return self._store.write(resource.key, new).object
-
-    async def delete(self, request: Request, options: Mapping[str, Any]) -> Obj:
-        """Delete an object, or mark it where something has to happen first; return the object or a Status."""
-        resource = request.resource
-        for _ in range(_ATTEMPTS):
-            record = self.current(request)
-            _check_preconditions(resource, record, options.get("preconditions") or {})
-            described = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"} | dict(options)
-            await self._admission.admit(request, "DELETE", None, record.object, described)
-            if self._store.get(resource.key, *record.place) is record:
-                return self._remove(request, record, options)
-        raise conflict(resource, request.target.name)
-
-    def _remove(self, request: Request, record: Record, options: Mapping[str, Any]) -> Obj:
-        resource = request.resource
-        marked, goes = _marked(resource, record.object, options)
-        if not request.dry_run:
-            if marked is not record.object:
-                marked = self._store.write(resource.key, marked).object
-            if goes:
-                marked = self._store.delete(resource.key, *record.place).object
-        return _deleted(resource, record) if goes and not resource.returns_deleted else marked
 
     def _check_namespace(self, request: Request) -> None:
         target = request.target
@@ -211,37 +184,84 @@ class Registry:
             )
             raise forbidden(target.resource, "", why)
 
-    def _merged(self, request: Request, proposed: Obj, old: Obj) -> Obj:
-        """Keep of ``proposed`` what this request may change, and count the generation."""
-        target = request.target
-        resource = target.resource
-        new = _incoming(request, proposed)
-        metadata, before = new["metadata"], old["metadata"]
-        given = metadata.get("resourceVersion")
-        if not given and resource.needs_version:
-            raise version_required(resource, target.name)
-        if given and given != before["resourceVersion"]:
-            raise conflict(resource, target.name)
-        if metadata.get("uid", before["uid"]) != before["uid"]:
-            raise precondition_failed(resource, target.name, "UID", metadata["uid"], before["uid"])
-        for name in _SET_BY_SERVER:
-            metadata.pop(name, None)
-        metadata |= {name: before[name] for name in (*_SET_BY_SERVER, "resourceVersion") if name in before}
-        if target.subresource == "status":
-            new = old | {"metadata": dict(before)}
-            new.pop("status", None)
-            if "status" in proposed:
-                new["status"] = proposed["status"]
-        elif resource.has_status:
-            new.pop("status", None)
-            if "status" in old:
-                new["status"] = old["status"]
-        new = default(resource, new)
-        validate(resource, new)
-        validate_update(resource, new, old)
-        if resource.has_generation and _generation_counts(new, resource) != _generation_counts(old, resource):
-            new["metadata"]["generation"] = before.get("generation", 0) + 1
-        return new
+
+def _begun(request: Request, found: Obj) -> Obj:
+    """Make what is stored of what the mutating webhooks leave of a creation (rest.BeforeCreate)."""
+    resource = request.resource
+    new = _incoming(request, found | {"apiVersion": request.target.api_version})
+    metadata = new["metadata"]
+    if not metadata.get("name") and metadata.get("generateName"):
+        suffix = "".join(secrets.choice(_NAME_LETTERS) for _ in range(5))
+        metadata["name"] = metadata["generateName"][:58] + suffix
+    if not metadata.get("name"):
+        raise invalid(
+            resource,
+            "",
+            [("FieldValueRequired", "Required value: name or generateName is required", "metadata.name")],
+        )
+    for name in _SET_BY_SERVER:
+        metadata.pop(name, None)
+    metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": timestamp()}
+    if resource.has_generation:
+        metadata["generation"] = 1
+    new = default(resource, new)
+    validate(resource, new)
+    return new
+
+
+def _merged(request: Request, proposed: Obj, old: Obj) -> Obj:
+    """Keep of ``proposed`` what this request may change; the generation is not counted yet."""
+    target = request.target
+    resource = target.resource
+    new = _incoming(request, proposed)
+    metadata, before = new["metadata"], old["metadata"]
+    given = metadata.get("resourceVersion")
+    if not given and resource.needs_version:
+        raise version_required(resource, target.name)
+    if given and given != before["resourceVersion"]:
+        raise conflict(resource, target.name)
+    if metadata.get("uid", before["uid"]) != before["uid"]:
+        raise precondition_failed(resource, target.name, "UID", metadata["uid"], before["uid"])
+    for name in _SET_BY_SERVER:
+        metadata.pop(name, None)
+    metadata |= {name: before[name] for name in (*_SET_BY_SERVER, "resourceVersion") if name in before}
+    if target.subresource == "status":
+        new = old | {"metadata": _metadata_beside_status(resource, metadata, before)}
+        new.pop("status", None)
+        if "status" in proposed:
+            new["status"] = proposed["status"]
+    elif resource.has_status:
+        new.pop("status", None)
+        if "status" in old:
+            new["status"] = old["status"]
+    return default(resource, new)
+
+
+def _metadata_beside_status(resource: Resource, metadata: Obj, before: Obj) -> Obj:
+    """Return the metadata that a write of the status leaves.
+
+    That of a custom kind stays as it was. A built-in kind's labels, annotations and finalizers go with its
+    status; only the owners of a pod are protected (podStatusStrategy of pkg/registry/core/pod/strategy.go).
+    """
+    if resource.custom:
+        return dict(before)
+    if resource.key != _PODS:
+        return metadata
+    owners = {name: before[name] for name in ("ownerReferences",) if name in before}
+    return {name: value for name, value in metadata.items() if name != "ownerReferences"} | owners
+
+
+def _changed(request: Request, found: Obj, old: Obj) -> Obj:
+    """Make what is stored of what the mutating webhooks leave of an update (rest.BeforeUpdate)."""
+    resource = request.resource
+    new = _merged(request, found | {"apiVersion": request.target.api_version}, old)
+    if "managedFields" in found["metadata"]:
+        new["metadata"]["managedFields"] = found["metadata"]["managedFields"]
+    validate(resource, new)
+    validate_update(resource, new, old)
+    if resource.has_generation and _generation_counts(new, resource) != _generation_counts(old, resource):
+        new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+    return new
 
 
 def _incoming(request: Request, body: Any) -> Obj:
@@ -250,6 +270,7 @@ def _incoming(request: Request, body: Any) -> Obj:
     resource = target.resource
     if not isinstance(body, dict) or not isinstance(body.get("metadata") or {}, dict):
         raise bad_request("the object provided is unrecognized (must be of type Object)")
+    check_decodes(resource, body if body.get("metadata") else body | {"metadata": {}})
     api_version = resource.api_version(target.version)
     for name, field, wanted in (("API version", "apiVersion", api_version), ("kind", "kind", resource.kind)):
         if body.get(field, wanted) != wanted:
@@ -292,74 +313,3 @@ def _options(request: Request, kind: str) -> Obj:
         if name in request.query:
             options[name] = request.query[name]
     return options
-
-
-def _check_preconditions(resource: Resource, record: Record, wanted: Mapping[str, str]) -> None:
-    metadata = record.object["metadata"]
-    for field, name in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-        if wanted.get(field, metadata[field]) != metadata[field]:
-            raise deletion_precondition_failed(
-                resource, metadata["name"], name, wanted[field], metadata[field]
-            )
-
-
-def _deleted(resource: Resource, record: Record) -> Obj:
-    metadata = record.object["metadata"]
-    details = {
-        "name": metadata["name"],
-        "group": resource.group,
-        "kind": resource.plural,
-        "uid": metadata["uid"],
-    }
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        "details": {name: value for name, value in details.items() if value},
-    }
-
-
-def _grace_seconds(resource: Resource, found: Obj, given: int | None) -> int:
-    """How long the kubelet gets; registry/core/pod/strategy.go, CheckGracefulDelete."""
-    spec, status = found.get("spec") or {}, found.get("status") or {}
-    if resource.key != _PODS or not spec.get("nodeName"):
-        return 0
-    if status.get("phase") in {"Succeeded", "Failed"}:
-        return 0
-    seconds: int = spec.get("terminationGracePeriodSeconds", 30) if given is None else given
-    return seconds if seconds >= 0 else 1
-
-
-def _marked(resource: Resource, found: Obj, options: Mapping[str, Any]) -> tuple[Obj, bool]:
-    """Return the object as its deletion leaves it, itself if nothing changes, and whether it goes at once.
-
-    A pod is marked even then: watchers see it Terminating with no grace left, and then deleted.
-    """
-    metadata = dict(found["metadata"])
-    grace = _grace_seconds(resource, found, options.get("gracePeriodSeconds"))
-    finalizers = list(metadata.get("finalizers") or ())
-    wanted = _FINALIZER_OF_POLICY.get(options.get("propagationPolicy") or "")
-    if wanted and wanted not in finalizers:
-        finalizers.append(wanted)
-    goes = not grace and not finalizers and resource.key != _NAMESPACES
-    left = metadata.get("deletionGracePeriodSeconds")
-    was_marked = metadata.get("deletionTimestamp")
-    if (goes and resource.key != _PODS) or (was_marked and (left is None or grace >= left)):
-        return found, goes
-    start = (
-        datetime.fromisoformat(was_marked) - timedelta(seconds=left or 0) if was_marked else datetime.now(UTC)
-    )
-    metadata |= {
-        "deletionTimestamp": timestamp(start + timedelta(seconds=grace)),
-        "deletionGracePeriodSeconds": grace,
-    }
-    if finalizers:
-        metadata["finalizers"] = finalizers
-    if "generation" in metadata:
-        metadata["generation"] += 1
-    marked = found | {"metadata": metadata}
-    if resource.key == _NAMESPACES:
-        marked["status"] = {"phase": "Terminating"}
-        del metadata["deletionGracePeriodSeconds"]
-    return marked, goes

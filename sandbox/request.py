@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     from sandbox.resources import Resource
 
-__all__ = ["Request", "Target", "User", "decode", "find_target", "verb_of"]
+__all__ = ["EVICTION", "Request", "Target", "User", "decode", "find_target", "verb_of"]
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+EVICTION = "eviction"
 _VERBS_ON_ONE = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _VERBS_ON_MANY = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 
@@ -41,10 +42,26 @@ class Target:
     name: str = ""
     subresource: str = ""
 
+    @property
+    def kind(self) -> dict[str, str]:
+        """What is sent there, as group, version and kind: an eviction is no pod."""
+        if self.subresource == EVICTION:
+            return {"group": "policy", "version": "v1", "kind": "Eviction"}
+        return {"group": self.resource.group, "version": self.version, "kind": self.resource.kind}
+
+    @property
+    def api_version(self) -> str:
+        """The apiVersion of what is sent there."""
+        kind = self.kind
+        return f"{kind['group']}/{kind['version']}" if kind["group"] else kind["version"]
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call of the API. ``warnings`` collects what goes back as Warning headers."""
+    """One call of the API. ``warnings`` collects what goes back as Warning headers.
+
+    ``dry_run_in_body`` is the wish that the options in its body carry, as those of a deletion do.
+    """
 
     verb: str
     target: Target
@@ -52,6 +69,7 @@ class Request:
     user: User
     user_agent: str = ""
     warnings: list[str] = field(default_factory=list)
+    dry_run_in_body: bool = False
 
     @property
     def resource(self) -> Resource:
@@ -61,7 +79,7 @@ class Request:
     @property
     def dry_run(self) -> bool:
         """Whether nothing may be stored."""
-        return self.query.get("dryRun") == "All"
+        return self.dry_run_in_body or self.query.get("dryRun") == "All"
 
     def on(self, metadata: Mapping[str, Any]) -> Request:
         """Return the same request about the one object of this metadata."""
@@ -106,7 +124,7 @@ def _target(version: str, rest: list[str], served: list[Resource]) -> Target | N
         return None
     plural, name, subresource = (*rest, "", "")[:3]
     resource = next((one for one in served if one.plural == plural), None)
-    if resource is None or (subresource and not (subresource == "status" and resource.has_status)):
+    if resource is None or (subresource and subresource not in resource.subresources):
         return None
     if resource.namespaced is not bool(namespace) and (namespace or name):
         return None
@@ -116,6 +134,8 @@ def _target(version: str, rest: list[str], served: list[Resource]) -> Target | N
 def verb_of(method: str, target: Target, query: Mapping[str, str]) -> str:
     """Name the verb that RBAC and the tests know. Raises 405."""
     verb = (_VERBS_ON_ONE if target.name else _VERBS_ON_MANY).get(method)
+    if target.subresource == EVICTION:
+        verb = "create" if method == "POST" else None
     if verb is None or (target.subresource and verb == "delete"):
         raise method_not_allowed()
     if not target.name and target.resource.namespaced and not target.namespace and verb != "list":

@@ -41,6 +41,11 @@ class Resource:
         """``pods``, ``jobs.batch``: the name that error messages use."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
+    @property
+    def subresources(self) -> tuple[str, ...]:
+        """What is served under one object."""
+        return (("status",) if self.has_status else ()) + (("eviction",) if self.kind == "Pod" else ())
+
     def api_version(self, version: str | None = None) -> str:
         """Return the apiVersion of an object in ``version``, by default the preferred one."""
         version = version or self.versions[0]
@@ -69,14 +74,17 @@ RESOURCES = (
     _core("serviceaccounts", "ServiceAccount", "sa", returns_deleted=True),
     Resource("batch", ("v1",), "jobs", "Job", has_status=True, has_generation=True),
     Resource("coordination.k8s.io", ("v1",), "leases", "Lease", needs_version=True),
-    Resource(
-        "admissionregistration.k8s.io",
-        ("v1",),
-        "validatingwebhookconfigurations",
-        "ValidatingWebhookConfiguration",
-        namespaced=False,
-        has_generation=True,
-        needs_version=True,
+    *(
+        Resource(
+            "admissionregistration.k8s.io",
+            ("v1",),
+            kind.lower() + "s",
+            kind,
+            namespaced=False,
+            has_generation=True,
+            needs_version=True,
+        )
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
     ),
     _custom("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"),
     _custom(

@@ -16,9 +16,11 @@ from aiohttp import web
 from certs.authority import new_authority
 from sandbox.access import Access, Ban
 from sandbox.admission import Admission
-from sandbox.apiserver import ApiServer
+from sandbox.apiserver import ApiServer, Writes
 from sandbox.collector import Collector
 from sandbox.defaults import default
+from sandbox.deletion import Deletion
+from sandbox.eviction import Evictions
 from sandbox.registry import Registry, copy_of, timestamp
 from sandbox.resources import served
 from sandbox.store import Store
@@ -65,9 +67,11 @@ class Sandbox:
         self._store = Store()
         self._access = Access()
         self._admission = Admission(self._store, {} if services is None else services)
-        self._registry = Registry(self._store, self._admission)
-        self.collector = Collector(self._store, self._registry, self._resources)
-        self._api = ApiServer(self._store, self._registry, self._access, self._resources, bookmark_seconds)
+        registry = Registry(self._store, self._admission)
+        deletion = Deletion(self._store, self._admission)
+        self.collector = Collector(self._store, registry, deletion, self._resources)
+        writes = Writes(registry, deletion, Evictions(self._store, self._admission, deletion))
+        self._api = ApiServer(self._store, writes, self._access, self._resources, bookmark_seconds)
         authority = new_authority(common_name="sandbox", now=datetime.now(UTC))
         self.ca_pem = authority.certificate_pem
         serving = authority.issue(dns_names=["localhost"], ip_addresses=[host], now=datetime.now(UTC))

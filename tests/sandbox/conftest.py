@@ -12,14 +12,18 @@ import aiohttp
 import orjson
 import pytest
 
+from tests.sandbox.webhooks import serving
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from sandbox import Sandbox
+    from tests.sandbox.webhooks import Webhook
 
 TRAINJOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs"
 PODS = "/api/v1/namespaces/default/pods"
 MERGE = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"
 
 
@@ -109,6 +113,12 @@ async def connected(sandbox: Sandbox, user: str = "admin") -> AsyncIterator[Api]
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
         token = sandbox.kubeconfig(user)["users"][0]["user"]["token"]
         yield Api(session, sandbox.url, token)
+
+
+@pytest.fixture
+async def webhook() -> AsyncIterator[Webhook]:
+    async with serving() as webhook:
+        yield webhook
 
 
 @pytest.fixture
