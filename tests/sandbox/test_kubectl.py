@@ -175,3 +175,30 @@ async def test_namespaces_config_maps_and_secrets_are_made_by_command(
 
 async def test_a_kind_that_is_not_installed_is_unknown(sandbox: Sandbox, kubectl: Kubectl) -> None:
     assert 'the server doesn\'t have a resource type "deployments"' in await kubectl("get", "deployments")
+
+
+async def test_drain_evicts_and_a_deletion_is_tried_for_dry(sandbox: Sandbox, kubectl: Kubectl) -> None:
+    sandbox.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "spec": {}})
+    for name in ("a", "b"):
+        sandbox.put(pod(name, node="n1", phase="Running"))
+    dry = await kubectl("delete", "pod", "a", "--force", "--grace-period=0", "--dry-run=server")
+    assert ("force deleted" in dry, len(sandbox.list("pods"))) == (True, 2)
+    drained = await kubectl("drain", "n1", "--force", "--grace-period=0", "--timeout=10s")
+    assert drained.endswith("node/n1 drained\n")
+    evicted = [asked for asked in sandbox.requests if asked.subresource == "eviction"]
+    assert sorted(asked.name for asked in evicted) == ["a", "b"]
+    assert sandbox.list("pods") == []
+    assert sandbox.get("nodes", "n1")["spec"]["unschedulable"] is True
+
+
+async def test_drain_deletes_where_it_is_told_not_to_evict(sandbox: Sandbox, kubectl: Kubectl) -> None:
+    sandbox.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "spec": {}})
+    sandbox.put(pod("a", node="n1", phase="Running"))
+    options = ("--force", "--grace-period=0", "--disable-eviction", "--timeout=10s")
+    assert (await kubectl("drain", "n1", *options)).endswith("node/n1 drained\n")
+    assert sandbox.list("pods") == []
+
+
+async def test_a_node_acts_as_itself(sandbox: Sandbox, kubectl: Kubectl) -> None:
+    await kubectl("get", "pods", "--as=system:node:n1", "--as-group=system:nodes")
+    assert sandbox.requests[-1].user == "system:node:n1"
