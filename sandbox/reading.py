@@ -159,7 +159,8 @@ def _encode_list(request: Request, records: list[Record], metadata: Obj, view: V
     if view.shape == "Partial":
         head: Obj = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
         return orjson.dumps(
-            head | {"metadata": metadata, "items": [partial(record.object) for record in records]}
+            # An empty list is null here, as the real one writes it (endpoints/handlers/response.go).
+            head | {"metadata": metadata, "items": [partial(record.object) for record in records] or None}
         )
     items = (view.encoded(record) if resource.custom else record.encoded_item for record in records)
     head = {

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from webhook.questions.admission import JOBSET_NAME_LABEL
-from webhook.rule.trainjob import DEFAULT_A_KEY, JOB_ID_LABEL, SUBMISSION_LABEL
+from webhook.rule.trainjob import DEFAULT_A_KEY, JOB_ID_LABEL, JOBSET_NAME_LABEL, SUBMISSION_LABEL
 
 Document = dict[str, Any]
 

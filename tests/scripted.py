@@ -29,12 +29,13 @@ NOT_FOUND = 404
 
 @dataclass(frozen=True)
 class Asked:
-    """One request: what it read, by which query, with which credentials."""
+    """One request: what it read, by which query, with which credentials, and what it accepts."""
 
     resource: str
     path: str
     query: Mapping[str, str]
     authorization: str | None
+    accept: str | None = None
 
 
 def answer(document: object, status: int = 200) -> Handler:
@@ -177,7 +178,13 @@ class ScriptedApiServer:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         resource = _resource(request.path)
         self.asked.append(
-            Asked(resource, request.path, dict(request.query), request.headers.get("Authorization"))
+            Asked(
+                resource,
+                request.path,
+                dict(request.query),
+                request.headers.get("Authorization"),
+                request.headers.get("Accept"),
+            )
         )
         async with self._news:
             self._news.notify_all()

@@ -19,7 +19,7 @@ from webhook import __version__
 from webhook.cluster import Cluster, events
 from webhook.cluster.certificates import ClusterCertificates
 from webhook.cluster.client import Client
-from webhook.rule.trainjob import DEFAULT_A_KEY
+from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
 from webhook.settings import Settings
 from webhook.telling.registration import Service, webhook_configuration
 
@@ -93,7 +93,7 @@ async def test_the_roles_hold_what_the_guard_asks_of_the_api_server_and_no_more(
 def test_the_roles_are_tested_against_every_request_the_guard_can_make() -> None:
     needs_no_permission = {"reach", "preferred_version", "served_versions"}
     others_name_the_resource = {"fetch", "create", "replace", "patch", "apply", "listed", "watch"}
-    reads = {"pods", "jobs", "jobset", "node"}
+    reads = {"pods", "pod_metadata", "pod", "jobs", "jobset", "jobset_of", "node"}
     assert requests_of(Client) == needs_no_permission | others_name_the_resource
     assert requests_of(Cluster) == reads | {"put_webhook_configuration"}
     assert requests_of(ClusterCertificates) == {
@@ -142,7 +142,12 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
         async with Cluster.connect(kubeconfig=str(kubeconfig)) as cluster:
             assert [page async for page in cluster.pods("team", selector="a=b", at_most=11)]
             assert [page async for page in cluster.jobs("team", selector="a=b", at_most=50)]
+            assert [page async for page in cluster.pod_metadata("team", selector="a=b", at_most=500)]
+            await cluster.pod("team", "a-pod")
             await cluster.jobset("team", "a-jobset")
+            await cluster.jobset_of(
+                {"metadata": {"namespace": "team", "labels": {JOBSET_NAME_LABEL: "a-jobset"}}}
+            )
             await cluster.node("a-node")
             await cluster.put_webhook_configuration(configuration)
             certificates = ClusterCertificates(cluster)
@@ -162,6 +167,7 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
 
 KINDS = {
     "pods": "PodList",
+    "a-pod": "Pod",
     "jobs": "JobList",
     "a-jobset": "JobSet",
     "a-node": "Node",

@@ -20,7 +20,7 @@ from webhook.cluster.observer import NOBODY, Observer
 from webhook.cluster.reads import NOT_TERMINAL
 from webhook.guard import reviews, trainjob_reviews as guard
 from webhook.questions import admission as question
-from webhook.rule.trainjob import DEFAULT_A_KEY, GROUP, KIND, RESOURCE
+from webhook.rule.trainjob import DEFAULT_A_KEY, GROUP, JOBSET_NAME_LABEL, KIND, RESOURCE
 from webhook.rule.verdict import Clear, Failure, Verdict
 from webhook.telling.review import GroupVersionKind, GroupVersionResource, Request
 from webhook.telling.wording import denial
@@ -94,7 +94,7 @@ class ScriptedCluster:
 
 
 def _told_selector(selector: str) -> str:
-    return "JobSet name" if selector.startswith(question.JOBSET_NAME_LABEL) else "job-id and submission"
+    return "JobSet name" if selector.startswith(JOBSET_NAME_LABEL) else "job-id and submission"
 
 
 def _named(namespace: str, name: str) -> Callable[[list[Object]], list[Object]]:

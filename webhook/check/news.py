@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from webhook.cluster.following import Event, Followed, follow
 from webhook.cluster.reads import Cluster
 from webhook.cluster.resource import JOBS, JOBSETS, PODS, TRAINJOBS
-from webhook.questions.admission import JOBSET_NAME_LABEL
-from webhook.rule.trainjob import JOB_ID_LABEL, SUBMISSION_LABEL, Execution
+from webhook.rule.trainjob import JOB_ID_LABEL, JOBSET_NAME_LABEL, SUBMISSION_LABEL, Execution
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ from webhook.cluster.resource import (
 )
 from webhook.cluster.transport import Request, Transport
 from webhook.rule import trainjob
+from webhook.rule.objects import UnreadableAnswerError, part, text
+from webhook.rule.trainjob import JOBSET_NAME_LABEL
 from webhook.rule.verdict import Failure
 
 NOT_TERMINAL = "status.phase!=Succeeded,status.phase!=Failed"
@@ -64,6 +66,33 @@ class Cluster(Client):
             async for page in pages:
                 yield page
 
+    async def pod_metadata(
+        self, namespace: str, *, selector: str, at_most: int
+    ) -> AsyncGenerator[Page, None]:
+        """The pods of `pods` without spec and status; an API server that sends them whole is believed, too.
+
+        Raises:
+            ReadFailedError: there is no readable answer, or an item has no metadata.
+        """
+        collection = PODS.within(namespace)
+        pages = self.listed(
+            collection, labels=selector, fields=NOT_TERMINAL, at_most=at_most, metadata_only=True
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                if not all(map(_has_metadata, page.items)):
+                    target = self._target(f"listing {collection.what}", collection.permission("list"))
+                    raise target.failed("an item of the list has no metadata")
+                yield page
+
+    async def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """The pod of this name, or None when there is none.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+        """
+        return await self.fetch(PODS.within(namespace).one(name))
+
     async def jobs(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:
         """All Jobs of a label selector, in pages of `at_most`; consistent as the pods are.
 
@@ -95,6 +124,21 @@ class Cluster(Client):
             self._jobsets = JOBSETS.at(served)
         why = f"the API server serves {JOBSET_GROUP}/{self._jobsets.version} but no jobsets"
         raise target.failed(why, TRY_AGAIN, "other")
+
+    async def jobset_of(self, job: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The JobSet that a Job's controller is, or by its label should be; None when there is none.
+
+        Whether it is the one that made the Job is told by their uids.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+            UnreadableAnswerError: what is given is no Job.
+        """
+        metadata = part(job, "metadata", "Job")
+        name = _controlling_jobset(metadata) or text(
+            part(metadata, "labels", "Job"), JOBSET_NAME_LABEL, "Job"
+        )
+        return await self.jobset(text(metadata, "namespace", "Job"), name) if name else None
 
     async def node(self, name: str) -> Mapping[str, Any] | None:
         """The node of this name, or None when it is gone.
@@ -143,3 +187,19 @@ class Cluster(Client):
             why = "the API server does not serve TrainJobs, it may be starting"
             raise target.failed(why, TRY_AGAIN, "other")
         return None
+
+
+def _has_metadata(item: Any) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("metadata"), dict)
+
+
+def _controlling_jobset(metadata: Mapping[str, Any]) -> str:
+    """The name of the JobSet that controls an object of this metadata; empty where none does."""
+    owners = metadata.get("ownerReferences") or []
+    if not isinstance(owners, list) or not all(isinstance(owner, dict) for owner in owners):
+        raise UnreadableAnswerError("the ownerReferences of a Job are no list of objects")
+    for owner in owners:
+        group = text(owner, "apiVersion", "Job's owner").partition("/")[0]
+        if owner.get("controller") is True and (group, owner.get("kind")) == (JOBSET_GROUP, JOBSETS.kind):
+            return text(owner, "name", "Job's owner")
+    return ""

@@ -12,7 +12,14 @@ from functools import partial
 
 from webhook.cluster.reads import Cluster
 from webhook.questions.reads import NODE_STATES_SECONDS, attempt_read, node_states, separated
-from webhook.rule.trainjob import JOB_ID_LABEL, SUBMISSION_LABEL, Execution, TrainJob, is_label_value
+from webhook.rule.trainjob import (
+    JOB_ID_LABEL,
+    JOBSET_NAME_LABEL,
+    SUBMISSION_LABEL,
+    Execution,
+    TrainJob,
+    is_label_value,
+)
 from webhook.rule.verdict import (
     Failure,
     PodsRemain,
@@ -32,8 +39,6 @@ from webhook.telling.review import verdict_name
 
 JOBS_IN_A_PAGE = 20
 """How many Jobs are held at once: some 10 to 40 kB each, 1.5 MB at the most."""
-
-JOBSET_NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
 
 MOST_EXECUTIONS = 16
 """How many label pairs one question looks for; a TrainJob has one, or two while it is changed."""

@@ -15,6 +15,7 @@ GROUP = "trainer.kubeflow.org"
 KIND = "TrainJob"
 RESOURCE = "trainjobs"
 
+JOBSET_NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
 JOB_ID_LABEL = "dispatch.phpboyscout.uk/job-id"
 SUBMISSION_LABEL = "dispatch.phpboyscout.uk/submission"
 DEFAULT_A_KEY = "dispatch.phpboyscout.uk/a"

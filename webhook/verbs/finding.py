@@ -10,11 +10,11 @@ from typing import Any
 
 from webhook.cluster import Cluster
 from webhook.cluster.trainjobs import TrainJobs
-from webhook.questions.admission import JOBSET_NAME_LABEL
 from webhook.questions.reads import node_states
 from webhook.rule.trainjob import (
     DEFAULT_A_KEY,
     JOB_ID_LABEL,
+    JOBSET_NAME_LABEL,
     SUBMISSION_LABEL,
     Execution,
     TrainJob,

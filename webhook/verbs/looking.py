@@ -12,9 +12,9 @@ from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.following import changes
 from webhook.cluster.resource import PODS
 from webhook.cluster.trainjobs import TrainJobs
-from webhook.questions.admission import JOBSET_NAME_LABEL, ask
+from webhook.questions.admission import ask
 from webhook.rule import verdict as verdicts
-from webhook.rule.trainjob import DEFAULT_A_KEY
+from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
 from webhook.rule.verdict import Failure
 from webhook.telling.report import AdmissionCheck, Report, State, admission_checks, queue_of, state_of
 from webhook.telling.waiting import Cessation
