@@ -328,7 +328,7 @@ async def test_the_absence_of_another_jobset_is_not_that_of_ours(
 async def test_credentials_that_are_refused_are_read_again(
     cluster: ScriptedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.cluster.credentials._RELOAD_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("webhook.cluster.credentials.renewal._RELOAD_PAUSE_SECONDS", 0.0)
 
     async def only_with_the_new_token(request: web.Request) -> web.StreamResponse:
         renewed = request.headers.get("Authorization") == "Bearer renewed"
@@ -352,12 +352,12 @@ async def test_credentials_that_are_refused_are_read_again(
 async def test_credentials_that_are_gone_are_a_denial(
     cluster: ScriptedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.cluster.credentials._RELOAD_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("webhook.cluster.credentials.renewal._RELOAD_PAUSE_SECONDS", 0.0)
     cluster.script["pods"] = refusal(401, "Unauthorized", "Unauthorized")
     kubeconfig = cluster.write_kubeconfig(tmp_path / "kubeconfig")
     async with guard_against(kubeconfig) as guard:
         kubeconfig.unlink()
-        assert "there is no kubeconfig" in assert_could_not_tell(await guard.post(UNSUSPEND))
+        assert f"kubeconfig {kubeconfig} does not exist" in assert_could_not_tell(await guard.post(UNSUSPEND))
 
 
 async def test_more_executions_than_are_looked_for_are_a_denial(guard: Guard) -> None:

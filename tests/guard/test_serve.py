@@ -291,7 +291,7 @@ async def test_url_takes_no_configuration_away_from_a_guard_inside_the_cluster(t
 @pytest.mark.parametrize(
     ("options", "environment", "told", "code"),
     [
-        (["--kubeconfig", "nowhere"], {}, "there is no kubeconfig nowhere", 1),
+        (["--kubeconfig", "nowhere"], {}, "kubeconfig nowhere does not exist", 1),
         (["--log-level", "loud"], {}, "the setting log_level (INTERLOCK_LOG_LEVEL) cannot be used", 2),
         (["--url", "https://guard:99999"], {}, "the guard cannot start: ", 1),
         (["--url", "https://user:secret@guard"], {}, "a webhook's URL is https://host[:port][/path]", 1),

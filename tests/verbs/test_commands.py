@@ -512,8 +512,12 @@ async def test_wrong_usage_is_told_on_stderr(tmp_path: Path, arguments: tuple[st
 
 async def test_without_a_cluster_nothing_can_be_told(tmp_path: Path) -> None:
     ran = await Interlock(environment_of(tmp_path / "none"))("inspect", "llama")
-    told = f"interlock: there is no kubeconfig {tmp_path / 'none'}, and this is no pod of a cluster\n"
-    assert ran == Ran(2, "", told)
+    assert ran == Ran(
+        2,
+        "",
+        f"interlock: KUBECONFIG names no file that exists: {tmp_path / 'none'}, and this is no pod of a "
+        "cluster; name one with --kubeconfig or KUBECONFIG\n",
+    )
 
 
 async def test_names_are_completed_for_a_shell_and_for_kubectl(

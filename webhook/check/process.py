@@ -19,6 +19,7 @@ from webhook.check.controller import Controller
 from webhook.check.metrics import CheckMetrics
 from webhook.cluster import Cluster, events
 from webhook.cluster.answers import ReadFailedError
+from webhook.cluster.credentials import Caller
 from webhook.cluster.leadership import Leadership, identity
 from webhook.metrics import PATH as METRICS_PATH, scraped
 from webhook.settings import KueueSettings
@@ -45,7 +46,10 @@ async def serve(settings: KueueSettings, *, log_lines_lost: Callable[[], int] = 
     metrics.log_lines_lost = log_lines_lost
     async with (
         Cluster.connect(
-            kubeconfig=settings.kubeconfig, context=settings.context, observer=metrics
+            kubeconfig=settings.kubeconfig,
+            context=settings.context,
+            caller=Caller.SERVICE,
+            observer=metrics,
         ) as cluster,
         _probes(settings, cluster, metrics),
         events.recording(cluster) as record,

@@ -64,6 +64,11 @@ class Client:
         return self.transport.credentials.namespace or "default"
 
     @property
+    def warning(self) -> str | None:
+        """What a person has to know of where the credentials come from."""
+        return self.transport.credentials.warning
+
+    @property
     def time_of_day(self) -> datetime | None:
         """The API server's, UTC, by the `Date` of its last answer; None while none had one."""
         return self.transport.time_of_day

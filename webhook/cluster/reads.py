@@ -16,6 +16,7 @@ from webhook.cluster.answers import (
     says_that_the_object_is_absent,
 )
 from webhook.cluster.client import Client, Page
+from webhook.cluster.credentials import Caller, Impersonation, Wanted
 from webhook.cluster.observer import NOBODY, Observer
 from webhook.cluster.resource import (
     JOBS,
@@ -45,14 +46,25 @@ class Cluster(Client):
     @classmethod
     @asynccontextmanager
     async def connect(
-        cls, *, kubeconfig: str | None = None, context: str | None = None, observer: Observer = NOBODY
+        cls,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        impersonation: Impersonation | None = None,
+        caller: Caller = Caller.PROGRAM,
+        observer: Observer = NOBODY,
     ) -> AsyncIterator[Cluster]:
         """Read the credentials and open a client; nothing is sent yet. `observer` is told what fails.
+
+        Which credentials: as kubectl, a kubeconfig first, and the ServiceAccount of this pod only where there
+        is none, unless `caller` says otherwise. What `impersonation` asks goes before what the kubeconfig's
+        user says.
 
         Raises:
             CredentialsError: there are none, they are malformed, or the proxy that is set is none.
         """
-        async with Transport.connect(kubeconfig, context) as transport:
+        wanted = Wanted(kubeconfig, context, impersonation or Impersonation(), caller)
+        async with Transport.connect(wanted) as transport:
             yield cls(transport, observer)
 
     async def pods(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:

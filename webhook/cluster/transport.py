@@ -28,7 +28,7 @@ from webhook.cluster.answers import (
     refuses_the_credentials,
     told,
 )
-from webhook.cluster.credentials import Credentials, CredentialsError, Proof
+from webhook.cluster.credentials import Credentials, CredentialsError, Proof, Wanted
 from webhook.cluster.proxy import proxy_to, without_user
 
 JSON = "application/json"
@@ -62,21 +62,20 @@ class Transport:
     ) -> None:
         self.session = session
         self.credentials = credentials
-        self.url = str(credentials.configuration.host).rstrip("/")
+        self.url = credentials.endpoint.url
         self._through = f" through the proxy {without_user(proxy)}" if proxy else ""
         self._dated: tuple[str, float] | None = None
 
     @classmethod
     @asynccontextmanager
-    async def connect(cls, kubeconfig: str | None, context: str | None) -> AsyncIterator[Transport]:
+    async def connect(cls, wanted: Wanted) -> AsyncIterator[Transport]:
         """Read the credentials and open a client; nothing is sent yet.
 
         Raises:
             CredentialsError: there are none, they are malformed, or the proxy that is set is none.
         """
-        async with Credentials.loaded(kubeconfig, context) as credentials:
-            configuration = credentials.configuration
-            proxy = proxy_to(str(configuration.host), configuration.proxy)
+        async with Credentials.loaded(wanted) as credentials:
+            proxy = proxy_to(credentials.endpoint.url, credentials.endpoint.proxy)
             async with aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=_CONNECTIONS),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
@@ -157,11 +156,11 @@ class Transport:
     def _open(
         self, request: Request, proof: Proof, seconds: float | None = None
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        headers = {"Accept": request.accept}
+        headers = [("Accept", request.accept), *proof.headers]
         if request.body is not None:
-            headers["Content-Type"] = request.content_type
+            headers.append(("Content-Type", request.content_type))
         if proof.authorization is not None:
-            headers["Authorization"] = proof.authorization
+            headers.append(("Authorization", proof.authorization))
         return self.session.request(
             request.method,
             f"{self.url}{request.path}",
@@ -171,7 +170,7 @@ class Transport:
             allow_redirects=False,
             ssl=proof.tls,
             # The kubeconfig's tls-server-name, for an API server behind a tunnel.
-            server_hostname=self.credentials.configuration.tls_server_name or None,
+            server_hostname=self.credentials.endpoint.tls_server_name,
             timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=None),
         )
 

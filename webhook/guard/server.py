@@ -15,6 +15,7 @@ from aiohttp import web
 from webhook import __version__
 from webhook.cluster import Cluster, events
 from webhook.cluster.answers import ReadFailedError
+from webhook.cluster.credentials import Caller
 from webhook.guard.application import DEFAULT_TIMEOUT_SECONDS, IN_FLIGHT_SECONDS, Lifecycle, create_app
 from webhook.guard.connections import HEARD, close_silent_connections
 from webhook.guard.metrics import GuardMetrics
@@ -118,7 +119,10 @@ async def serve(settings: Settings, *, log_lines_lost: Callable[[], int] = lambd
     metrics.log_lines_lost = log_lines_lost
     async with AsyncExitStack() as stack:
         connecting = Cluster.connect(
-            kubeconfig=settings.kubeconfig, context=settings.context, observer=metrics
+            kubeconfig=settings.kubeconfig,
+            context=settings.context,
+            caller=Caller.SERVICE,
+            observer=metrics,
         )
         cluster = await _unless_signalled(stack.enter_async_context(connecting), signals)
         if cluster is not None:

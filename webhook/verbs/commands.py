@@ -19,7 +19,7 @@ import yaml
 from pydantic import ValidationError
 
 from webhook.cluster import Cluster
-from webhook.cluster.credentials import CredentialsError
+from webhook.cluster.credentials import Caller, CredentialsError
 from webhook.cluster.trainjobs import TrainJobs
 from webhook.rule.trainjob import GROUP, RESOURCE, is_object_name
 from webhook.rule.verdict import Clear, Unknown
@@ -344,7 +344,11 @@ def _target(kubeconfig: str | None, context: str | None, namespace: str | None) 
 
 def _run(target: Target, told: Callable[[Cluster], Awaitable[ExitCode]]) -> NoReturn:
     async def connected() -> ExitCode:
-        async with Cluster.connect(kubeconfig=target.kubeconfig, context=target.context) as cluster:
+        async with Cluster.connect(
+            kubeconfig=target.kubeconfig, context=target.context, caller=Caller.PERSON
+        ) as cluster:
+            if cluster.warning:
+                _say(f"warning: {cluster.warning}")
             return await told(cluster)
 
     try:

@@ -20,9 +20,9 @@ from certs.authority import new_authority
 from tests import objects
 from tests.conftest import guard_against
 from tests.scripted import Handler, ScriptedApiServer, answer, listed, refusal
-from webhook.cluster import Cluster, credentials as credentials_module
+from webhook.cluster import Cluster
 from webhook.cluster.answers import ReadFailedError
-from webhook.cluster.credentials import Credentials, CredentialsError
+from webhook.cluster.credentials import Credentials, CredentialsError, Wanted, renewal
 
 UNSUSPEND = objects.review(objects.trainjob(suspend=False), old=objects.trainjob(suspend=True))
 
@@ -35,7 +35,7 @@ async def server() -> AsyncIterator[ScriptedApiServer]:
 
 @pytest.fixture(autouse=True)
 def no_pause_between_reloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials_module, "_RELOAD_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(renewal, "_RELOAD_PAUSE_SECONDS", 0.0)
 
 
 def accepts(token: str, document: Any = None) -> Handler:
@@ -101,10 +101,10 @@ async def test_a_service_account_without_a_token_is_told(service_account: Path) 
 VERSION = "client.authentication.k8s.io/v1"
 
 
-def as_user(server: ScriptedApiServer, path: Path, user: dict[str, Any] | None, /, **cluster: Any) -> str:
+def as_user(server: ScriptedApiServer, path: Path, user: dict[str, Any], /, **cluster: Any) -> str:
     """A kubeconfig whose user and cluster are these."""
     document = yaml.safe_load(server.write_kubeconfig(path).read_text())
-    document["users"] = [] if user is None else [{"name": "guard", "user": user}]
+    document["users"] = [{"name": "guard", "user": user}]
     document["clusters"][0]["cluster"].update(cluster)
     path.write_text(yaml.safe_dump(document))
     return str(path)
@@ -177,7 +177,7 @@ async def test_all_who_are_refused_at_the_same_time_try_again(
     async def early(request: web.Request) -> web.StreamResponse:
         if request.headers["Authorization"] == "Bearer second":
             # From here on nothing is read again: the late one must see what the early one brought.
-            monkeypatch.setattr(credentials_module, "_RELOAD_PAUSE_SECONDS", 3600.0)
+            monkeypatch.setattr(renewal, "_RELOAD_PAUSE_SECONDS", 3600.0)
             second_was_asked.set()
         return await accepts("second")(request)
 
@@ -208,11 +208,10 @@ async def test_all_who_are_refused_at_the_same_time_try_again(
         (shell(printing(token="hunter2").replace("/v1", "/v1alpha1")), f"is not of {VERSION}"),
         (plugin("there-is-none", "hunter2"), "its exec plugin there-is-none cannot be run: No such file"),
         ({}, "there is neither a token nor a client certificate nor an exec plugin"),
-        (None, "there is neither a token nor a client certificate nor an exec plugin"),
     ],
 )
 async def test_a_user_without_credentials_is_no_start(
-    server: ScriptedApiServer, tmp_path: Path, user: dict[str, Any] | None, told: str
+    server: ScriptedApiServer, tmp_path: Path, user: dict[str, Any], told: str
 ) -> None:
     kubeconfig = as_user(server, tmp_path / "kubeconfig", user)
     with pytest.raises(CredentialsError) as caught:
@@ -244,9 +243,8 @@ async def test_a_plugin_may_give_a_client_certificate(server: ScriptedApiServer,
     answered = tmp_path / "credential"
     answered.write_text(json.dumps({"apiVersion": VERSION, "kind": "ExecCredential", "status": status}))
     kubeconfig = as_user(server, tmp_path / "kubeconfig", plugin("cat", str(answered)))
-    async with Credentials.loaded(kubeconfig, None) as credentials:
+    async with Credentials.loaded(Wanted(kubeconfig)) as credentials:
         assert (await credentials.proof()).authorization is None
-        assert credentials.configuration.cert_file is not None
 
 
 async def test_over_plain_http_no_credentials_are_needed(server: ScriptedApiServer, tmp_path: Path) -> None:
@@ -320,7 +318,7 @@ async def until_they_are_gone(pids: list[int]) -> None:
 async def test_a_plugin_that_hangs_is_killed_with_its_children(
     server: ScriptedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(credentials_module, "LOAD_SECONDS", 0.5)
+    monkeypatch.setattr(renewal, "LOAD_SECONDS", 0.5)
     kubeconfig = as_user(server, tmp_path / "kubeconfig", hanging(tmp_path))
     with pytest.raises(CredentialsError, match=r"\(user guard\) gave no credentials within 0.5 s"):
         async with Cluster.connect(kubeconfig=kubeconfig):
@@ -368,7 +366,7 @@ async def test_a_plugin_that_fails_is_not_run_for_every_request(
         for _ in range(3):
             with pytest.raises(ReadFailedError, match="ended with exit code 1"):
                 await cluster.reach()
-            monkeypatch.setattr(credentials_module, "_RELOAD_PAUSE_SECONDS", 3600.0)
+            monkeypatch.setattr(renewal, "_RELOAD_PAUSE_SECONDS", 3600.0)
     assert runs.read_text().count("run") == 1
 
 
@@ -389,9 +387,27 @@ async def test_a_user_in_the_url_is_sent_and_never_told(server: ScriptedApiServe
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
-        ({"users": [{"name": "guard", "user": "hunter2"}]}, "it is malformed"),
-        ({"users": [{"name": "guard", "password": "hunter2"}]}, "Expected key user in"),
-        ({"users": [{"name": "guard", "user": {"client-certificate-data": "aHVudGVyMg=="}}]}, "PEM"),
+        ({"users": []}, "there is no user guard in it, which context scripted names"),
+        ({"users": [{"name": "guard", "user": "hunter2"}]}, "user guard is malformed: expected a mapping"),
+        ({"users": [{"name": "guard", "password": "hunter2"}]}, "guard of users has no user"),
+        (
+            {"users": [{"name": "guard", "user": {"client-certificate-data": "aHVudGVyMg=="}}]},
+            "user guard has a client-certificate and no client-key: each needs the other",
+        ),
+        (
+            {
+                "users": [
+                    {
+                        "name": "guard",
+                        "user": {
+                            "client-certificate-data": "aHVudGVyMg==",
+                            "client-key-data": "aHVudGVyMg==",
+                        },
+                    }
+                ]
+            },
+            "its client certificate and key are no PEM",
+        ),
         ({"users": [{"name": "guard", "user": {"token": "hunter2\nX: y"}}]}, "characters that no header can"),
         (
             {"clusters": [{"name": "scripted", "cluster": {"server": "https://a:hunter2@h:99999"}}]},
@@ -401,7 +417,7 @@ async def test_a_user_in_the_url_is_sent_and_never_told(server: ScriptedApiServe
             {"clusters": [{"name": "scripted", "cluster": {"server": "a:hunter2@h"}}]},
             "is no http:// or https://",
         ),
-        ({"current-context": "another"}, "another"),
+        ({"current-context": "another"}, "there is no context another in it; there are: scripted"),
     ],
 )
 async def test_a_malformed_kubeconfig_is_told_without_what_is_in_it(
@@ -477,7 +493,7 @@ async def test_credentials_that_are_refused_are_not_read_again_at_once(
     server: ScriptedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A storm of refused requests must not become a storm of exec plugins."""
-    monkeypatch.setattr(credentials_module, "_RELOAD_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(renewal, "_RELOAD_PAUSE_SECONDS", 3600.0)
     server.script["version"] = accepts("another")
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
     async with Cluster.connect(kubeconfig=str(kubeconfig)) as cluster:
