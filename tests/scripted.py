@@ -36,6 +36,13 @@ class Asked:
     query: Mapping[str, str]
     authorization: str | None
     accept: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    client: str | None = None
+    """The common name of the client certificate that was shown."""
+
+    def header(self, name: str) -> list[str]:
+        """Its values, in the order they came in."""
+        return [value for given, value in self.headers if given.lower() == name.lower()]
 
 
 def answer(document: object, status: int = 200) -> Handler:
@@ -167,6 +174,11 @@ class ScriptedApiServer:
         path.write_text(yaml.safe_dump(document))
         return path
 
+    def ask_for_client_certificates(self, authority_pem: bytes) -> None:
+        """Those of this authority; who shows none is answered too."""
+        self._tls.load_verify_locations(cadata=authority_pem.decode())
+        self._tls.verify_mode = ssl.CERT_OPTIONAL
+
     async def was_asked(self, resource: str, times: int = 1) -> None:
         """Wait until a resource was read so many times."""
         async with asyncio.timeout(20), self._news:
@@ -184,6 +196,8 @@ class ScriptedApiServer:
                 dict(request.query),
                 request.headers.get("Authorization"),
                 request.headers.get("Accept"),
+                tuple(request.headers.items()),
+                _common_name(request),
             )
         )
         async with self._news:
@@ -192,6 +206,13 @@ class ScriptedApiServer:
         if handler is None:
             return web.Response(status=NOT_FOUND, text="404 page not found\n")
         return await handler(request)
+
+
+def _common_name(request: web.Request) -> str | None:
+    assert request.transport is not None
+    certificate = request.transport.get_extra_info("peercert") or {}
+    names = dict(pair for part in certificate.get("subject", ()) for pair in part)
+    return names.get("commonName")
 
 
 _GROUPS = {"trainer.kubeflow.org": "v1alpha1", "jobset.x-k8s.io": "v1alpha2"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ import psutil
 import pytest
 import yaml
 from aiohttp import web
-from kubernetes.aio.config import incluster_config
 
 from certs.authority import new_authority
 from tests import objects
+from tests.cluster.credentials.kubeconfigs import VERSION, accepts, as_user, plugin, printing, shell
 from tests.conftest import guard_against
-from tests.scripted import Handler, ScriptedApiServer, answer, listed, refusal
+from tests.scripted import ScriptedApiServer, answer, listed, refusal
 from webhook.cluster import Cluster
 from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.credentials import Credentials, CredentialsError, Wanted, renewal
@@ -27,41 +26,9 @@ from webhook.cluster.credentials import Credentials, CredentialsError, Wanted, r
 UNSUSPEND = objects.review(objects.trainjob(suspend=False), old=objects.trainjob(suspend=True))
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[ScriptedApiServer]:
-    async with ScriptedApiServer() as server:
-        yield server
-
-
 @pytest.fixture(autouse=True)
 def no_pause_between_reloads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renewal, "_RELOAD_PAUSE_SECONDS", 0.0)
-
-
-def accepts(token: str, document: Any = None) -> Handler:
-    async def handler(request: web.Request) -> web.StreamResponse:
-        # The in-cluster loader writes the scheme in lower case; HTTP does not care.
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        accepted = scheme.lower() == "bearer" and given == token
-        known = answer(document or {"gitVersion": "v1.36.0"})
-        verdict = known if accepted else refusal(401, "Unauthorized", "Unauthorized")
-        return await verdict(request)
-
-    return handler
-
-
-@pytest.fixture
-def service_account(server: ScriptedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files and variables that Kubernetes gives a pod; returns the token's file."""
-    token = tmp_path / "token"
-    token.write_text("first\n")
-    authority = tmp_path / "ca.crt"
-    authority.write_bytes(server.authority_pem)
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(authority))
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
-    return token
 
 
 async def test_in_a_pod_the_service_account_is_used(server: ScriptedApiServer, service_account: Path) -> None:
@@ -96,32 +63,6 @@ async def test_a_service_account_without_a_token_is_told(service_account: Path) 
     with pytest.raises(CredentialsError, match="cannot read the pod's ServiceAccount"):
         async with Cluster.connect():
             pass
-
-
-VERSION = "client.authentication.k8s.io/v1"
-
-
-def as_user(server: ScriptedApiServer, path: Path, user: dict[str, Any], /, **cluster: Any) -> str:
-    """A kubeconfig whose user and cluster are these."""
-    document = yaml.safe_load(server.write_kubeconfig(path).read_text())
-    document["users"] = [{"name": "guard", "user": user}]
-    document["clusters"][0]["cluster"].update(cluster)
-    path.write_text(yaml.safe_dump(document))
-    return str(path)
-
-
-def plugin(command: str, *args: str) -> dict[str, Any]:
-    return {
-        "exec": {"apiVersion": VERSION, "command": command, "args": list(args), "interactiveMode": "Never"}
-    }
-
-
-def shell(script: str) -> dict[str, Any]:
-    return plugin("sh", "-c", script)
-
-
-def printing(**status: str) -> str:
-    return f"echo '{json.dumps({'apiVersion': VERSION, 'kind': 'ExecCredential', 'status': status})}'"
 
 
 async def test_an_exec_plugin_is_run_again_when_its_token_is_refused(
