@@ -85,7 +85,7 @@ async def _admit(
         "metadata": {**metadata, "annotations": annotations},
         "spec": {**document["spec"], "suspend": False},
     }
-    await _finished(_write(trainjobs, namespace, name, admitted, deadline=deadline))
+    await _finished(_write(trainjobs, namespace, name, admitted, deadline=deadline), namespace, name)
     return a
 
 
@@ -132,16 +132,20 @@ async def _write(
         raise _write_failed(namespace, name, error) from error
 
 
-async def _finished(write: Awaitable[None]) -> None:
+async def _finished(write: Awaitable[None], namespace: str, name: str) -> None:
     """Make a write that is not abandoned half way: who cancels it still learns that it was made.
 
-    One that is cancelled and then fails is cancelled: nothing was written.
+    One that is cancelled and then fails is cancelled: nothing was written. Who cancels it a second time is
+    not made to wait for the answer, and is not told that there was none.
     """
     task = asyncio.ensure_future(write)
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            raise OutcomeUnknown(_lost(namespace, name, "interrupted before it came")) from None
         if task.cancelled() or not isinstance(task.exception(), OutcomeUnknown | None):
             raise
         task.result()

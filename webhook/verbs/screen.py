@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from webhook.rule.verdict import Clear, PodsRemain
 from webhook.telling import wording
 from webhook.telling.report import Report
 from webhook.telling.waiting import duration, since_deletion, what_ends_it
+from webhook.verbs import terminal
 
 WIDE = 80
 """From so many columns on what remains is a table; below it is a paragraph for each pod."""
@@ -30,7 +30,7 @@ _TICK_SECONDS = 1.0
 @contextmanager
 def shown(namespace: str, name: str) -> Iterator[Callable[[Report], None]]:
     """Show what is passed to the function that this gives, until the block is left. Needs a running loop."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(file=terminal.stderr(), highlight=False)
     if console.is_terminal and not console.is_dumb_terminal:
         with _live(console, namespace, name) as show:
             yield show
@@ -45,7 +45,7 @@ class _Lines:
     def show(self, report: Report) -> None:
         line = "" if isinstance(report.verdict, Clear) else wording.denial(report.verdict)
         if line and line != self._last:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
+            terminal.say(line)
         self._last = line
 
 

@@ -1,0 +1,61 @@
+"""`release --wait`: the wait for what remains, shown, and then the release."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+from webhook.cluster import Cluster
+from webhook.rule.verdict import Clear
+from webhook.telling import wording
+from webhook.telling.report import Report, State
+from webhook.verbs import admitting, errors, looking, screen
+
+
+class Waiting:
+    """The wait and the release. `sentence` is what it waits for, or why the release was not taken."""
+
+    def __init__(self, cluster: Cluster, namespace: str, name: str, a_key: str) -> None:
+        self._cluster, self._namespace, self._name, self._a_key = cluster, namespace, name, a_key
+        self._a: int | None = None
+        self.sentence = "nothing was read"
+
+    async def release(self, seconds: float | None) -> int:
+        """Wait, release, and return A.
+
+        What was written is told, also where the wait is given up, or is over, just as it was.
+
+        Raises:
+            TimeoutError: it was not released in time; nothing was written.
+            ExecutionError: as `admitting.release` does, but for what trying again may mend.
+        """
+        try:
+            await self._wait(seconds)
+        except (TimeoutError, asyncio.CancelledError):
+            if self._a is None:
+                raise
+        if self._a is None:
+            raise AssertionError("watching has no end")
+        return self._a
+
+    async def _wait(self, seconds: float | None) -> None:
+        reports = looking.watch(self._cluster, self._namespace, self._name, a_key=self._a_key)
+        with screen.shown(self._namespace, self._name) as show:
+            async with asyncio.timeout(seconds), aclosing(reports):
+                async for report in reports:
+                    if not isinstance(report.verdict, Clear):
+                        self.sentence = wording.denial(report.verdict)
+                    show(report)
+                    await self._release(report)
+                    if self._a is not None:
+                        return
+
+    async def _release(self, report: Report) -> None:
+        """Release it, unless the report says that it can't be now."""
+        suspended = report.state is State.SUSPENDED and report.queue is None
+        if suspended and not isinstance(report.verdict, Clear):
+            return
+        try:
+            self._a = await admitting.release(self._cluster, self._namespace, self._name, a_key=self._a_key)
+        except errors.Unreachable as error:
+            self.sentence = str(error)
