@@ -56,6 +56,7 @@ class Denial:
     uid: str
     message: str
     distinct: str
+    reason: str = REASON
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def new_event(counted: Counted) -> dict[str, Any]:
         "metadata": {"name": event_name(denial), "namespace": denial.namespace},
         "involvedObject": {name: value for name, value in involved.items() if value},
         "type": "Warning",
-        "reason": REASON,
+        "reason": denial.reason,
         "message": _cut(denial.message),
         "source": {"component": COMPONENT},
         "firstTimestamp": _written(counted.first),

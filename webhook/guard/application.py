@@ -234,6 +234,7 @@ def _denial(regarding: Regarding, answer: Answer) -> events.Denial:
         uid=regarding.uid,
         message=answer.message,
         distinct=answer.distinct,
+        reason=answer.event_reason,
     )
 
 

@@ -27,7 +27,8 @@ class Answer:
 
     `remaining` is None where nobody asked; `because` says what was decided on, `message` what a denial says,
     and `distinct` the same without what differs from one retry to the next: empty where no event is due.
-    `waits` is what an admission has to wait for. `regarding` is whose event a denial becomes.
+    `waits` is what an admission has to wait for, and `waiting` tells that wait apart from others of
+    `regarding`, whose event a denial becomes, with `event_reason`.
     """
 
     body: bytes
@@ -39,6 +40,8 @@ class Answer:
     distinct: str = ""
     waits: Because | None = None
     regarding: Regarding | None = None
+    waiting: str = ""
+    event_reason: str = "ReadmissionDenied"
 
 
 @dataclass(frozen=True, slots=True)

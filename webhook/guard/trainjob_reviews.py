@@ -124,10 +124,6 @@ def _told(question: Question, verdict: Verdict) -> Answer:
     body = review.denied(question.uid, verdict, name=question.subject.name)
     told = review.REASONS[type(verdict)]
     message = wording.denial(verdict)
-    distinct = message
-    if isinstance(verdict, Unknown):
-        # Why a read failed has times and ports in it.
-        distinct = f"{told}: {', '.join(failure.what for failure in verdict.failures)}"
     return Answer(
         body,
         allowed=False,
@@ -135,7 +131,7 @@ def _told(question: Question, verdict: Verdict) -> Answer:
         remaining=remaining_count(verdict),
         because=question.because,
         message=message,
-        distinct=distinct,
+        distinct=wording.distinct(verdict),
         waits=waits.because(verdict),
         regarding=_regarding(question),
     )

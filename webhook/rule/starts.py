@@ -59,7 +59,12 @@ class Job:
     start: Start
     replacement: str
     pods_without_grace: bool
-    leaves_replacement: bool
+    replacement_wish: str
+
+    @property
+    def leaves_replacement(self) -> bool:
+        """Whether the Job says that its `podReplacementPolicy` is to stay."""
+        return self.replacement_wish == LEAVE
 
 
 class OutOfDate(Enum):
@@ -107,9 +112,7 @@ def read_job(document: Mapping[str, Any]) -> Job:
         ),
         replacement=text(spec, "podReplacementPolicy", "Job"),
         pods_without_grace=type(grace) is int and grace == 0,
-        leaves_replacement=text(
-            part(metadata, "annotations", "Job"), POD_REPLACEMENT_ANNOTATION, "Job"
-        ) == LEAVE,
+        replacement_wish=text(part(metadata, "annotations", "Job"), POD_REPLACEMENT_ANNOTATION, "Job"),
     )
 
 

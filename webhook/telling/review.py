@@ -5,9 +5,10 @@ Pure. What cannot be read is an error here, never an answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -33,6 +34,21 @@ REASONS: Mapping[type, str] = MappingProxyType(
 def verdict_name(verdict: Verdict) -> str:
     """What a verdict is called in logs and metrics: `Clear`, or the `reason` of its denial."""
     return "Clear" if isinstance(verdict, Clear) else REASONS[type(verdict)]
+
+
+OUT_OF_DATE = "OrderOutOfDate"
+"""The `reason` of a denial to start pods that nobody orders any more."""
+
+
+class GroupResource(NamedTuple):
+    """What `status.details` of a denial says that it is about."""
+
+    group: str
+    resource: str
+
+
+TRAINJOBS = GroupResource(GROUP, RESOURCE)
+JOBS = GroupResource("batch", "jobs")
 
 
 class NotAReviewError(ValueError):
@@ -90,6 +106,10 @@ class Request(_Part):
         """The kind in words, for messages."""
         return f"{self.kind.kind or self.resource.resource} ({self.kind.group or 'core'})"
 
+    def is_about(self, what: GroupResource) -> bool:
+        """Whether the rule that the webhook was called by is one of this resource."""
+        return (self.resource.group, self.resource.resource) == what
+
     @property
     def is_about_a_trainjob(self) -> bool:
         """Whether anything in the request says TrainJob: then all of the rule applies."""
@@ -128,8 +148,15 @@ def read_request(body: bytes | bytearray) -> Request:
         raise NotAReviewError(f"{where}: {first['msg']}") from error
 
 
-def allowed(uid: str, *, decision: str, remaining: int | None = None, warning: str | None = None) -> bytes:
-    """The answer yes."""
+def allowed(
+    uid: str,
+    *,
+    decision: str,
+    remaining: int | None = None,
+    warning: str | None = None,
+    patch: Sequence[Mapping[str, Any]] = (),
+) -> bytes:
+    """The answer yes; `patch` is the JSON patch (RFC 6902) that a mutating webhook may answer with."""
     response: dict[str, Any] = {
         "uid": uid,
         "allowed": True,
@@ -137,16 +164,25 @@ def allowed(uid: str, *, decision: str, remaining: int | None = None, warning: s
     }
     if warning is not None:
         response["warnings"] = [warning]
+    if patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = b64encode(orjson.dumps(patch)).decode()
     return _review(response)
 
 
-def denied(uid: str, verdict: PodsRemain | NotSettled | Unknown, *, name: str) -> bytes:
+def denied(
+    uid: str,
+    verdict: PodsRemain | NotSettled | Unknown,
+    *,
+    name: str,
+    asked_about: GroupResource = TRAINJOBS,
+) -> bytes:
     """The answer no, as the table of the wire contract has it.
 
     423 (Locked) and not 409, which `kubectl apply --force` answers by deleting and re-creating
     the TrainJob; not 429 or 503 with `retryAfterSeconds`, which make client-go retry in silence.
     """
-    details: dict[str, Any] = {"name": name, "group": GROUP, "kind": RESOURCE}
+    details = _details(name, asked_about)
     remaining = remaining_count(verdict)
     counted = None if remaining is None else str(remaining)
     if isinstance(verdict, PodsRemain):
@@ -159,10 +195,18 @@ def denied(uid: str, verdict: PodsRemain | NotSettled | Unknown, *, name: str) -
     return _denial(uid, code, REASONS[type(verdict)], wording.denial(verdict), details, counted)
 
 
-def bad_request(uid: str, message: str, *, name: str) -> bytes:
+def bad_request(uid: str, message: str, *, name: str, asked_about: GroupResource = TRAINJOBS) -> bytes:
     """The answer no to a request that is wrong in itself."""
-    details = {"name": name, "group": GROUP, "kind": RESOURCE}
-    return _denial(uid, BAD_REQUEST, "BadRequest", message, details, None)
+    return _denial(uid, BAD_REQUEST, "BadRequest", message, _details(name, asked_about), None)
+
+
+def out_of_date(uid: str, message: str, *, name: str) -> bytes:
+    """The answer no to a Job's start that its JobSet no longer orders."""
+    return _denial(uid, LOCKED, OUT_OF_DATE, message, _details(name, JOBS), None)
+
+
+def _details(name: str, asked_about: GroupResource) -> dict[str, Any]:
+    return {"name": name, "group": asked_about.group, "kind": asked_about.resource}
 
 
 def _denial(

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from webhook.rule.readmission import BadAdmissionNumber
+from webhook.rule.starts import LEAVE, POD_REPLACEMENT_ANNOTATION, OutOfDate
 from webhook.rule.trainjob import GREATEST_A
 from webhook.rule.verdict import Failure, NodeState, NotSettled, PodsRemain, RemainingPod, Unknown, Unsettled
 
@@ -34,6 +36,13 @@ def denial(verdict: PodsRemain | NotSettled | Unknown) -> str:
             return not_settled(verdict.unsettled, more=verdict.more_unsettled)
         case Unknown():
             return could_not_verify(verdict.failures)
+
+
+def distinct(verdict: PodsRemain | NotSettled | Unknown) -> str:
+    """The denial without what differs from one retry to the next: why a read failed has times and ports in it."""
+    if isinstance(verdict, Unknown):
+        return f"could not verify: {', '.join(failure.what for failure in verdict.failures)}"
+    return denial(verdict)
 
 
 def pods_remain(verdict: PodsRemain) -> str:
@@ -172,6 +181,42 @@ def could_not_raise_a(failure: Failure) -> str:
     return (
         f"no pod of the previous execution remains, but A could not be raised ({failures([failure])}); "
         f"nothing was admitted. {failure.remedy}"
+    )
+
+
+_OUT_OF_DATE = MappingProxyType(
+    {
+        OutOfDate.JOBSET_GONE: "there is no JobSet {}",
+        OutOfDate.NOT_ITS_OWN: "it carries the label of JobSet {} and does not belong to it, or belonged to one "
+        "of that name that was deleted",
+        OutOfDate.JOBSET_DELETED: "JobSet {} is being deleted",
+        OutOfDate.JOBSET_SUSPENDED: "JobSet {} is suspended",
+        OutOfDate.JOBSET_FINISHED: "JobSet {} is finished",
+        OutOfDate.JOBSET_RESTARTED: "JobSet {} has restarted since",
+    }
+)
+
+
+def out_of_date(order: OutOfDate, *, job: str, jobset: str) -> str:
+    """A Job is to start pods and its JobSet does not order it, or no longer."""
+    why = _OUT_OF_DATE[order].format(_cut(jobset, _LONGEST_VALUE))
+    return (
+        f"no pods of Job {_cut(job, _LONGEST_VALUE)} were started: {why}. What JobSet orders now it does by "
+        "itself, in a second or so; a Job that is not JobSet's needs another label than "
+        "jobset.sigs.k8s.io/jobset-name"
+    )
+
+
+def unreadable_job(reason: str) -> str:
+    """The object is not a Job as batch/v1 describes it, or names no JobSet that there can be."""
+    return f"cannot read this Job: {_cut(reason, _LONGEST_CAUSE)}; nothing was started. Correct the field"
+
+
+def pod_replacement_unknown(value: str) -> str:
+    """The warning for an opt-out that is none."""
+    return (
+        f"{POD_REPLACEMENT_ANNOTATION} is {_cut(repr(value), _LONGEST_VALUE)}, which means nothing: a rank of this "
+        f"Job is replaced once its pod has ended. The one value there is, {LEAVE}, leaves podReplacementPolicy as it is"
     )
 
 

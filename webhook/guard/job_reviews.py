@@ -1,0 +1,178 @@
+"""Reviews of Jobs: none of a TrainJob starts pods beside those of another start, and none replaces a rank early.
+
+Joins the pure modules and the question; knows nothing of HTTP. Whatever goes wrong here is a denial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import structlog
+
+from webhook.guard.metrics import GuardMetrics
+from webhook.guard.reviews import Answer, Pending, Regarding
+from webhook.questions.start import NotATrainJobs, OfATrainJob, StartAnswer, StartSubject
+from webhook.rule import starts, waits
+from webhook.rule.objects import UnreadableAnswerError
+from webhook.rule.readmission import Operation
+from webhook.rule.starts import Job, JsonPatch, OutOfDate, read_job, starts_pods
+from webhook.rule.trainjob import KIND, is_label_value, is_object_name
+from webhook.rule.verdict import Clear, Unknown, remaining_count
+from webhook.telling import review, wording
+from webhook.telling.review import JOBS, NotAReviewError, Request
+
+AskStart = Callable[[StartSubject, float], Awaitable[StartAnswer]]
+"""The question about the start of a Job, to be answered within so many seconds."""
+
+_log = structlog.get_logger()
+
+
+class JobReviews:
+    """The webhook `jobs.interlock.dispatch.phpboyscout.uk`."""
+
+    def __init__(self, ask: AskStart, *, metrics: GuardMetrics) -> None:
+        self._ask = ask
+        self._metrics = metrics
+
+    def weigh(self, request: Request) -> Answer | Pending:
+        """Answer a review of what is no start of a Job, or have the cluster asked.
+
+        Raises:
+            NotAReviewError: the request lacks the objects its operation has, or contradicts itself.
+        """
+        try:
+            return self._weighed(request)
+        except NotAReviewError:
+            raise
+        except UnreadableAnswerError as error:
+            return _bad_request(request, str(error))
+        except Exception as error:  # noqa: BLE001 - no fault of the guard may become a yes, or a bare 500
+            return _internal_error(error, uid=request.uid, name=_name(request))
+
+    def decided(
+        self, answer: Answer, operation: str, *, dry_run: bool, asked: bool, seconds: float
+    ) -> None:
+        """Count the decision, and a denial in earnest as a wait of the Job."""
+        self._metrics.job_decided(answer.verdict, asked=asked, seconds=seconds)
+        if asked and not dry_run and answer.regarding is not None:
+            self._metrics.tried(answer.regarding.namespace, answer.waiting, answer.waits)
+
+    def _weighed(self, request: Request) -> Answer | Pending:
+        if not request.is_about(JOBS):
+            warning = wording.unguarded_kind(request.asked_about)
+            return _unasked(request, "Unguarded", warning)
+        if request.verb not in (Operation.CREATE, Operation.UPDATE) or request.sub_resource:
+            return _unasked(request, "Unguarded", wording.unguarded_operation(request.verb))
+        if request.object is None:
+            raise NotAReviewError(f"the {request.verb} has no object")
+        if request.verb is Operation.UPDATE and request.old_object is None:
+            raise NotAReviewError("the UPDATE has no oldObject")
+        new = read_job(request.object)
+        old = None if request.old_object is None else read_job(request.old_object)
+        starting = starts_pods(request.verb, old, new)
+        # A label that the request takes away was what the pods are found by.
+        jobset_name = new.jobset_name or ("" if old is None else old.jobset_name)
+        if not jobset_name or (request.verb is Operation.UPDATE and not starting):
+            return _unasked(request, "NoStart")
+        if not is_label_value(jobset_name):
+            return _bad_request(request, f"the label of its JobSet is {jobset_name[:80]!r}, no label value")
+        job = replace(
+            new,
+            jobset_name=jobset_name,
+            start=new.start if old is not None else replace(new.start, job_uid=""),
+        )
+        return self._pending(request, job, starts=starting)
+
+    def _pending(self, request: Request, job: Job, *, starts: bool) -> Pending:
+        namespace = request.namespace or job.namespace
+        if not is_object_name(namespace):
+            raise NotAReviewError("the namespace of the Job is none that Kubernetes accepts")
+        uid, operation = request.uid, request.verb
+        subject = StartSubject(namespace, job, starts)
+
+        async def answer(seconds: float) -> Answer:
+            try:
+                return _told(uid, operation, subject, await self._ask(subject, seconds))
+            except Exception as error:  # noqa: BLE001 - no fault of the guard may become a yes, or a bare 500
+                return _internal_error(error, uid=uid, name=job.name)
+
+        return Pending(uid, answer)
+
+
+def _told(uid: str, operation: Operation, subject: StartSubject, asked: StartAnswer) -> Answer:
+    job = subject.job
+    if isinstance(asked, NotATrainJobs):
+        return Answer(review.allowed(uid, decision="NotATrainJobs"), True, "NotATrainJobs")
+    regarding = _regarding(subject, asked)
+    because = _because(operation, subject)
+    match asked.verdict:
+        case Clear():
+            body = _allowed(uid, job, patch=starts.patch(operation, job))
+            return Answer(body, True, "Clear", 0, because, regarding=regarding, waiting=_waiting(job))
+        case OutOfDate():
+            message = wording.out_of_date(asked.verdict, job=job.name, jobset=job.jobset_name)
+            body = review.out_of_date(uid, message, name=job.name)
+            return Answer(body, False, review.OUT_OF_DATE, because=because, message=message)
+        case verdict:
+            message = wording.denial(verdict)
+            return Answer(
+                review.denied(uid, verdict, name=job.name, asked_about=JOBS),
+                allowed=False,
+                verdict=review.REASONS[type(verdict)],
+                remaining=remaining_count(verdict),
+                because=because,
+                message=message,
+                distinct=wording.distinct(verdict),
+                waits=waits.because(verdict),
+                regarding=regarding,
+                waiting=_waiting(job),
+            )
+
+
+def _allowed(uid: str, job: Job, *, patch: JsonPatch) -> bytes:
+    warning = None
+    if job.replacement_wish and not job.leaves_replacement:
+        warning = wording.pod_replacement_unknown(job.replacement_wish)
+    decision = "Patched" if patch else "Clear"
+    return review.allowed(uid, decision=decision, remaining=0, warning=warning, patch=patch)
+
+
+def _because(operation: Operation, subject: StartSubject) -> str:
+    if not subject.starts:
+        return "created suspended"
+    return "created not suspended" if operation is Operation.CREATE else "un-suspended"
+
+
+def _waiting(job: Job) -> str:
+    """What tells its wait apart from that of its TrainJob."""
+    return f"job/{job.name}"
+
+
+def _regarding(subject: StartSubject, asked: OfATrainJob) -> Regarding | None:
+    trainjob = asked.trainjob
+    if trainjob is None:
+        return None
+    return Regarding(trainjob.api_version, KIND, subject.namespace, trainjob.name, trainjob.uid)
+
+
+def _unasked(request: Request, decision: str, warning: str | None = None) -> Answer:
+    return Answer(review.allowed(request.uid, decision=decision, warning=warning), True, decision)
+
+
+def _bad_request(request: Request, why: str) -> Answer:
+    message = wording.unreadable_job(why)
+    body = review.bad_request(request.uid, message, name=_name(request), asked_about=JOBS)
+    return Answer(body, False, "BadRequest", message=message)
+
+
+def _internal_error(error: Exception, *, uid: str, name: str) -> Answer:
+    _log.exception("internal error", uid=uid)
+    verdict = Unknown((wording.internal_error(error, uid=uid),))
+    body = review.denied(uid, verdict, name=name, asked_about=JOBS)
+    return Answer(body, False, review.REASONS[Unknown], message=wording.denial(verdict))
+
+
+def _name(request: Request) -> str:
+    """The name that the request gives, where it is one: a denial must not grow with what is none."""
+    return request.name if is_object_name(request.name) else ""
