@@ -54,7 +54,8 @@ deploy:  ## Install or upgrade: IMAGE=registry/name:tag; OVERLAY=cert-manager, o
 # First what makes the API server depend on the guard. By kind and name, in whichever version the cluster serves it.
 # Kueue keeps an AdmissionCheck that a ClusterQueue still names until none does: that is not waited for.
 undeploy:  ## Uninstall, whichever the overlays and the version of Kubernetes.
-	$(KUBECTL) delete --ignore-not-found validatingwebhookconfiguration/trainjob-interlock
+	$(KUBECTL) delete --ignore-not-found validatingwebhookconfiguration/trainjob-interlock \
+	  mutatingwebhookconfiguration/trainjob-interlock
 	$(KUBECTL) delete --ignore-not-found namespace/trainjob-interlock \
 	  clusterrolebinding/trainjob-interlock clusterrole/trainjob-interlock \
 	  clusterrolebinding/trainjob-interlock-certificate clusterrole/trainjob-interlock-certificate \

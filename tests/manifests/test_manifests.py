@@ -21,7 +21,7 @@ from webhook.cluster.certificates import ClusterCertificates
 from webhook.cluster.client import Client
 from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
 from webhook.settings import Settings
-from webhook.telling.registration import Service, webhook_configuration
+from webhook.telling.registration import Service, mutating_webhook_configuration, webhook_configuration
 
 BASE = REPOSITORY / "manifests" / "base"
 CLUSTERS = REPOSITORY / "docs" / "clusters.md"
@@ -73,6 +73,14 @@ def test_the_webhook_configuration_is_the_one_the_guard_registers() -> None:
     assert manifest("ValidatingWebhookConfiguration") == webhook_configuration(
         service=Service(service["metadata"]["namespace"], service["metadata"]["name"], port["port"]),
         a_key=DEFAULT_A_KEY,
+    )
+
+
+def test_the_webhook_on_jobs_is_the_one_the_guard_registers() -> None:
+    service = manifest("Service")
+    (port,) = service["spec"]["ports"]
+    assert manifest("MutatingWebhookConfiguration") == mutating_webhook_configuration(
+        service=Service(service["metadata"]["namespace"], service["metadata"]["name"], port["port"]),
     )
 
 

@@ -24,7 +24,7 @@ from webhook.cluster.resource import (
     JOBSETS,
     NODES,
     PODS,
-    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    WEBHOOK_CONFIGURATIONS,
     Resource,
 )
 from webhook.cluster.transport import Request, Transport
@@ -161,12 +161,12 @@ class Cluster(Client):
         return await self.fetch(NODES.one(name))
 
     async def put_webhook_configuration(self, configuration: Mapping[str, Any]) -> None:
-        """Create this ValidatingWebhookConfiguration, or replace the one of its name.
+        """Create this webhook configuration, validating or mutating, or replace the one of its name.
 
         Raises:
             ReadFailedError: the API server did not take it.
         """
-        one = VALIDATING_WEBHOOK_CONFIGURATIONS.one(configuration["metadata"]["name"])
+        one = WEBHOOK_CONFIGURATIONS[configuration["kind"]].one(configuration["metadata"]["name"])
         found = await self.fetch(one)
         if found is None:
             await self._registered(one, self.create(one, configuration))

@@ -6,6 +6,7 @@ Paths, the words that failures use and the permission that a request takes all c
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Self
 from urllib.parse import quote
 
@@ -120,3 +121,12 @@ VALIDATING_WEBHOOK_CONFIGURATIONS = Resource(
     "ValidatingWebhookConfiguration",
     namespaced=False,
 )
+MUTATING_WEBHOOK_CONFIGURATIONS = replace(
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    plural="mutatingwebhookconfigurations",
+    kind="MutatingWebhookConfiguration",
+)
+WEBHOOK_CONFIGURATIONS = MappingProxyType(
+    {one.kind: one for one in (VALIDATING_WEBHOOK_CONFIGURATIONS, MUTATING_WEBHOOK_CONFIGURATIONS)}
+)
+"""Both kinds, by their name."""

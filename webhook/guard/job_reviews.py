@@ -1,4 +1,4 @@
-"""Reviews of Jobs: none of a TrainJob starts pods beside those of another start, and none replaces a rank early.
+"""Reviews of Jobs: no TrainJob's starts pods beside those of another start, or replaces a rank too early.
 
 Joins the pure modules and the question; knows nothing of HTTP. Whatever goes wrong here is a denial.
 """
@@ -51,7 +51,13 @@ class JobReviews:
             return _internal_error(error, uid=request.uid, name=_name(request))
 
     def decided(
-        self, answer: Answer, operation: str, *, dry_run: bool, asked: bool, seconds: float
+        self,
+        answer: Answer,
+        operation: str,  # noqa: ARG002 - what Jobs are counted by is the answer
+        *,
+        dry_run: bool,
+        asked: bool,
+        seconds: float,
     ) -> None:
         """Count the decision, and a denial in earnest as a wait of the Job."""
         self._metrics.job_decided(answer.verdict, asked=asked, seconds=seconds)

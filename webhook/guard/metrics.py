@@ -14,6 +14,9 @@ from certs.authority import ServingCertificate
 from webhook.metrics import OPERATIONS, OTHER, REFUSALS, VERDICTS, Metrics, counted, gauge, harmless
 from webhook.rule.waits import Because, Waits
 
+JOB_VERDICTS = (*VERDICTS, "OrderOutOfDate", "BadRequest", "NoStart", "NotATrainJobs", "Unguarded")
+"""What the webhook on Jobs answers."""
+
 
 class GuardMetrics(Metrics):
     """Of the guard. What is looked up at each scrape is given by attributes."""
@@ -42,6 +45,12 @@ class GuardMetrics(Metrics):
             )
             for operation in operations
         }
+        self._job_decisions = self._counter(
+            "interlock_job_decisions_total",
+            "AdmissionReviews of Jobs that were answered, by the answer.",
+            "verdict",
+            JOB_VERDICTS,
+        )
         self._refused = self._counter(
             "interlock_refused_requests_total",
             "Requests to /validate that were no readable AdmissionReview, by the HTTP code of the answer.",
@@ -92,6 +101,12 @@ class GuardMetrics(Metrics):
     def decided(self, verdict: str, operation: str, *, asked: bool, seconds: float) -> None:
         """An AdmissionReview was answered so many seconds after it arrived."""
         self._decisions[verdict, operation if operation in OPERATIONS else OTHER].inc()
+        self._reviews["yes" if asked else "no"].observe(seconds)
+
+    @harmless
+    def job_decided(self, verdict: str, *, asked: bool, seconds: float) -> None:
+        """An AdmissionReview of a Job was answered so many seconds after it arrived."""
+        self._job_decisions[verdict].inc()
         self._reviews["yes" if asked else "no"].observe(seconds)
 
     @harmless

@@ -18,13 +18,21 @@ from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.credentials import Caller
 from webhook.guard.application import DEFAULT_TIMEOUT_SECONDS, IN_FLIGHT_SECONDS, Lifecycle, create_app
 from webhook.guard.connections import HEARD, close_silent_connections
+from webhook.guard.job_reviews import JobReviews
 from webhook.guard.metrics import GuardMetrics
+from webhook.guard.reviews import Webhook
 from webhook.guard.tls import Tls, tls
 from webhook.guard.trainjob_reviews import TrainJobReviews
 from webhook.questions.admission import Subject, ask
+from webhook.questions.start import StartAnswer, StartSubject, ask_start
 from webhook.rule.verdict import Verdict
 from webhook.settings import Settings
-from webhook.telling.registration import PATH, webhook_configuration
+from webhook.telling.registration import (
+    JOBS_PATH,
+    PATH,
+    mutating_webhook_configuration,
+    webhook_configuration,
+)
 
 _log = structlog.get_logger()
 
@@ -52,17 +60,23 @@ async def listening(
     async def ask_cluster(subject: Subject, seconds: float) -> Verdict:
         return await ask(cluster, subject, seconds=seconds)
 
+    async def ask_cluster_to_start(subject: StartSubject, seconds: float) -> StartAnswer:
+        return await ask_start(cluster, subject, seconds=seconds)
+
     async with tls(settings, cluster) as secured, events.recording(cluster) as record:
         lifecycle = Lifecycle(has_certificate=secured.has_certificate)
-        registration = _registration(settings, secured)
+        registrations = _registrations(settings, secured)
         metrics = metrics or GuardMetrics()
         metrics.certificate = secured.in_service
         metrics.certificate_failures = secured.failures
         metrics.is_published = secured.is_published
-        if registration is not None:
+        if registrations:
             # It is registered before the guard is ready, and not looked at again.
             metrics.is_published = lambda: lifecycle.reached_api_server
-        webhooks = {PATH: TrainJobReviews(ask_cluster, a_key=settings.a_key, metrics=metrics)}
+        webhooks: dict[str, Webhook] = {
+            PATH: TrainJobReviews(ask_cluster, a_key=settings.a_key, metrics=metrics),
+            JOBS_PATH: JobReviews(ask_cluster_to_start, metrics=metrics),
+        }
         app = create_app(webhooks, settings, lifecycle, metrics, record)
         runner = web.AppRunner(
             app,
@@ -83,7 +97,7 @@ async def listening(
             _log.info("listening", host=settings.host, port=port)
             assert runner.server is not None  # noqa: S101 - there is one after setup()
             background = [
-                asyncio.create_task(_become_ready(cluster, registration, lifecycle, secured, port=port)),
+                asyncio.create_task(_become_ready(cluster, registrations, lifecycle, secured, port=port)),
                 asyncio.create_task(close_silent_connections(runner.server, app[HEARD])),
             ]
             try:
@@ -154,14 +168,14 @@ async def _unless_signalled(starting: Awaitable[_Result], signals: asyncio.Queue
 
 
 async def _become_ready(
-    cluster: Cluster, registration: dict[str, Any] | None, lifecycle: Lifecycle, secured: Tls, *, port: int
+    cluster: Cluster, registrations: list[dict[str, Any]], lifecycle: Lifecycle, secured: Tls, *, port: int
 ) -> None:
     pause = 0.25
     while True:
         try:
             async with asyncio.timeout(DEFAULT_TIMEOUT_SECONDS):
                 version = await cluster.reach()
-                if registration is not None:
+                for registration in registrations:
                     await _register(cluster, registration)
         except Exception as error:  # noqa: BLE001 - a guard that is not ready goes on trying and says why
             known = isinstance(error, ReadFailedError | TimeoutError)
@@ -174,26 +188,29 @@ async def _become_ready(
             # The keeper publishes its CA, and so has the API server call, only a guard that can answer.
             secured.may_publish.set()
             await lifecycle.has_certificate.wait()
-            _log.info("ready", api_server=cluster.url, version=version, port=port, url=_url_of(registration))
+            _log.info("ready", api_server=cluster.url, version=version, port=port, url=_url_of(registrations))
             return
 
 
-def _registration(settings: Settings, secured: Tls) -> dict[str, Any] | None:
+def _registrations(settings: Settings, secured: Tls) -> list[dict[str, Any]]:
     if settings.url is None:
-        return None
-    return webhook_configuration(
-        name=settings.webhook_configuration,
-        url=settings.url,
-        ca_bundle=secured.authority_pem,
-        a_key=settings.a_key,
-    )
+        return []
+    name, ca_bundle = settings.webhook_configuration, secured.authority_pem
+    return [
+        webhook_configuration(name=name, url=settings.url, ca_bundle=ca_bundle, a_key=settings.a_key),
+        mutating_webhook_configuration(name=name, url=settings.url, ca_bundle=ca_bundle),
+    ]
 
 
-def _url_of(registration: dict[str, Any] | None) -> str | None:
-    return None if registration is None else str(registration["webhooks"][0]["clientConfig"]["url"])
+def _url_of(registrations: list[dict[str, Any]]) -> str | None:
+    return str(registrations[0]["webhooks"][0]["clientConfig"]["url"]) if registrations else None
 
 
 async def _register(cluster: Cluster, registration: dict[str, Any]) -> None:
     await cluster.put_webhook_configuration(registration)
-    name = registration["metadata"]["name"]
-    _log.info("registered", webhook_configuration=name, url=_url_of(registration))
+    _log.info(
+        "registered",
+        kind=registration["kind"],
+        webhook_configuration=registration["metadata"]["name"],
+        url=_url_of([registration]),
+    )

@@ -147,9 +147,7 @@ async def _jobset(cluster: Cluster, subject: StartSubject) -> _JobSet:
     )
 
 
-async def _jobs(
-    cluster: Cluster, subject: StartSubject, selector: str, jobset_uid: str
-) -> list[Unsettled]:
+async def _jobs(cluster: Cluster, subject: StartSubject, selector: str, jobset_uid: str) -> list[Unsettled]:
     """The Jobs of other starts that may still order pods; as many as a message names, and one more."""
     unsettled: list[Unsettled] = []
     pages = cluster.jobs(subject.namespace, selector=selector, at_most=JOBS_IN_A_PAGE)
@@ -172,15 +170,11 @@ async def _pods(cluster: Cluster, subject: StartSubject) -> list[str]:
     return names
 
 
-async def _told(
-    cluster: Cluster, namespace: str, verdict: PodsRemain, *, deadline: float
-) -> PodsRemain:
-    """The same verdict with the nodes of the pods that a message names; of one that can't be read it is `?`."""
+async def _told(cluster: Cluster, namespace: str, verdict: PodsRemain, *, deadline: float) -> PodsRemain:
+    """The same verdict with the nodes of the pods that a message names; `?` for one that can't be read."""
     deadline = min(deadline, asyncio.get_running_loop().time() + NODE_STATES_SECONDS)
     named, others = verdict.pods[: wording.MOST_NAMED], verdict.pods[wording.MOST_NAMED :]
-    told = await asyncio.gather(
-        *(_pod(cluster, namespace, pod, deadline=deadline) for pod in named)
-    )
+    told = await asyncio.gather(*(_pod(cluster, namespace, pod, deadline=deadline) for pod in named))
     verdict = replace(verdict, pods=(*told, *others))
     nodes = {pod.node for pod in told if pod.node and pod.node_state is None}
     states = await node_states(cluster, nodes, deadline=deadline)

@@ -1,7 +1,7 @@
 """May a Job of a TrainJob start pods, beside those that are there? And what is set on it when it is made.
 
-An order to start pods goes from the TrainJob to its JobSet, and from there to its Jobs: whoever sends it, every
-start of pods is a Job that is made not suspended, or is un-suspended.
+An order to start pods goes from the TrainJob to its JobSet, and from there to its Jobs: whoever sends it,
+every start of pods is a Job that is made not suspended, or is un-suspended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from webhook.rule.trainjob import GROUP, JOBSET_NAME_LABEL, KIND, is_label_value
 
 JOBSET_UID_LABEL = "jobset.sigs.k8s.io/jobset-uid"
 RESTART_ATTEMPT_LABEL = "jobset.sigs.k8s.io/restart-attempt"
-"""How often JobSet restarted all of its Jobs; that of a single Job (`job-restart-attempt`) is another label."""
+"""How often JobSet restarted all its Jobs; of a single Job that is another label, `job-restart-attempt`."""
 
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 JOB_UID_LABEL = "batch.kubernetes.io/controller-uid"
@@ -36,7 +36,7 @@ JsonPatch = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the pods of one start have in common, by the labels that JobSet and the Job controller set on them.
+    """What the pods of one start have in common, by the labels that JobSet and the Job controller set.
 
     `job_uid` is empty for a Job that is yet to be made: what has its name then is of an earlier one.
     """
@@ -117,7 +117,7 @@ def read_job(document: Mapping[str, Any]) -> Job:
 
 
 def starts_pods(operation: Operation, old: Job | None, new: Job) -> bool:
-    """Whether the request has the Job controller start pods: it makes the Job not suspended, or un-suspends it.
+    """Whether the request has pods started: it makes the Job not suspended, or un-suspends it.
 
     Raises:
         ValueError: an UPDATE without its old object.
@@ -135,9 +135,9 @@ def patch(operation: Operation, job: Job) -> JsonPatch:
     """What is set on a Job of a TrainJob: empty where it has all of it.
 
     `podReplacementPolicy` is `Failed`, so that a rank is started anew when its pod has ended and not already
-    when it is told to (batch/v1 defaults to `TerminatingOrFailed`), unless the Job says `leave`. A grace period
-    of 0 is 1: with 0 a deletion removes the pod's record at once, process or no process. That is set when the
-    Job is made: the pod template of a Job that is there cannot be changed.
+    when it is told to (batch/v1 defaults to `TerminatingOrFailed`), unless the Job says `leave`. A grace
+    period of 0 is 1: with 0 a deletion removes the pod's record at once, process or no process. That is set
+    when the Job is made: the pod template of a Job that is there cannot be changed.
     """
     operations: JsonPatch = []
     if not job.leaves_replacement and job.replacement != REPLACED_ONCE_ENDED:
@@ -165,10 +165,10 @@ def owning_trainjob(jobset: Mapping[str, Any]) -> TrainJobReference | None:
 def out_of_date(jobset: Mapping[str, Any] | None, job: Job) -> OutOfDate | None:
     """Why this order to start pods is not the JobSet's any more; None where it is.
 
-    The JobSet controller starts Jobs of a JobSet that is there to stay, is neither suspended nor finished, and
-    numbers them with its restarts (`jobset_controller.go`, reconcile). One that is stalled, or whose cache is
-    late, sends orders that were right a while ago. What starts a Job without belonging to the JobSet whose
-    label it carries is none of its orders either.
+    The JobSet controller starts Jobs of a JobSet that is there to stay, is neither suspended nor finished,
+    and numbers them with its restarts (`jobset_controller.go`, reconcile). One that is stalled, or whose
+    cache is late, sends orders that were right a while ago. The start of a Job that carries the label of a
+    JobSet and does not belong to it is none of its orders either.
 
     Raises:
         UnreadableAnswerError: the document is no JobSet.
@@ -191,12 +191,12 @@ def out_of_date(jobset: Mapping[str, Any] | None, job: Job) -> OutOfDate | None:
 
 
 def pods_of_another_start(items: Sequence[Any], start: Start) -> list[str]:
-    """The names of those pods among `items`, all of one JobSet name and none terminal, that are of another start.
+    """The names of those among `items`, pods of one JobSet name and none terminal, that are of another start.
 
-    Of another start is a pod that is Terminating, that is of another JobSet of this name or another restart of
-    it, or of an earlier Job of this name. What lacks a label that the pods of this start have is of another,
-    too. Pods of the same start are no reason to wait: JobSet starts its Jobs one after the other (`dependsOn`,
-    `startupPolicy: InOrder`).
+    Of another start is a pod that is Terminating, that is of another JobSet of this name or another restart
+    of it, or of an earlier Job of this name. What lacks a label that the pods of this start have is of
+    another, too. Pods of the same start are no reason to wait: JobSet starts its Jobs one after the other
+    (`dependsOn`, `startupPolicy: InOrder`).
 
     Raises:
         UnreadableAnswerError: an item is no pod.
@@ -221,10 +221,13 @@ def _is_of_another_start(item: Any, start: Start) -> bool:
 def jobs_of_other_starts(jobset_name: str, start: Start) -> list[str]:
     """The label selectors of all Jobs of this JobSet name that are of another start.
 
-    What can be no label value is on no Job, and must not reach a selector: then all of the name are of another.
+    What can be no label value is on no Job, and must not reach a selector: then all are of another.
     """
     selectors = []
-    for label, value in ((JOBSET_UID_LABEL, start.jobset_uid), (RESTART_ATTEMPT_LABEL, start.restart_attempt)):
+    for label, value in (
+        (JOBSET_UID_LABEL, start.jobset_uid),
+        (RESTART_ATTEMPT_LABEL, start.restart_attempt),
+    ):
         if not is_label_value(value):
             return [f"{JOBSET_NAME_LABEL}={jobset_name}"]
         # `!=` also selects what lacks the label; of a start without it, those that have it are another.

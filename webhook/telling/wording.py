@@ -39,9 +39,9 @@ def denial(verdict: PodsRemain | NotSettled | Unknown) -> str:
 
 
 def distinct(verdict: PodsRemain | NotSettled | Unknown) -> str:
-    """The denial without what differs from one retry to the next: why a read failed has times and ports in it."""
+    """The denial without what differs at the next try: why a read failed has times and ports in it."""
     if isinstance(verdict, Unknown):
-        return f"could not verify: {', '.join(failure.what for failure in verdict.failures)}"
+        return f"CheckFailed: {', '.join(failure.what for failure in verdict.failures)}"
     return denial(verdict)
 
 
@@ -187,8 +187,8 @@ def could_not_raise_a(failure: Failure) -> str:
 _OUT_OF_DATE = MappingProxyType(
     {
         OutOfDate.JOBSET_GONE: "there is no JobSet {}",
-        OutOfDate.NOT_ITS_OWN: "it carries the label of JobSet {} and does not belong to it, or belonged to one "
-        "of that name that was deleted",
+        OutOfDate.NOT_ITS_OWN: "it carries the label of JobSet {} and does not belong to it, or belonged to "
+        "one of that name that was deleted",
         OutOfDate.JOBSET_DELETED: "JobSet {} is being deleted",
         OutOfDate.JOBSET_SUSPENDED: "JobSet {} is suspended",
         OutOfDate.JOBSET_FINISHED: "JobSet {} is finished",
@@ -215,8 +215,9 @@ def unreadable_job(reason: str) -> str:
 def pod_replacement_unknown(value: str) -> str:
     """The warning for an opt-out that is none."""
     return (
-        f"{POD_REPLACEMENT_ANNOTATION} is {_cut(repr(value), _LONGEST_VALUE)}, which means nothing: a rank of this "
-        f"Job is replaced once its pod has ended. The one value there is, {LEAVE}, leaves podReplacementPolicy as it is"
+        f"{POD_REPLACEMENT_ANNOTATION} is {_cut(repr(value), _LONGEST_VALUE)}, which means nothing: a rank "
+        f"of this Job is replaced once its pod has ended. The one value there is, {LEAVE}, leaves "
+        "podReplacementPolicy as it is"
     )
 
 
