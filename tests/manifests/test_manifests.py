@@ -37,6 +37,7 @@ CLUSTER_WIDE = {
     "FlowSchema",
     "PriorityClass",
     "ValidatingWebhookConfiguration",
+    "MutatingWebhookConfiguration",
 }
 
 Permission = tuple[str | None, str, str, str, str | None]
@@ -329,7 +330,8 @@ def test_the_image_is_of_this_version() -> None:
 
 async def test_kustomize_builds_all_of_it_and_the_webhook_configuration_last() -> None:
     assert await kustomized(BASE) == list(documents())
-    assert list(documents())[-1]["kind"] == "ValidatingWebhookConfiguration"
+    last = [document["kind"] for document in documents()][-2:]
+    assert last == ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"]
 
 
 @pytest.mark.parametrize("minor", range(OLDEST, NEWEST + 1))
@@ -502,7 +504,8 @@ async def test_make_undeploy_deletes_all_that_is_cluster_wide_and_the_webhook_co
     assert status == 0, output
     first, *others, check = kubectl_calls.read_text().splitlines()
     delete = "kubectl delete --ignore-not-found"
-    assert first == f"{delete} validatingwebhookconfiguration/trainjob-interlock"
+    configurations = ("validatingwebhookconfiguration", "mutatingwebhookconfiguration")
+    assert first == " ".join([delete, *(f"{kind}/trainjob-interlock" for kind in configurations)])
     assert all(call.startswith(f"{delete} ") for call in others)
     deleted = [name for call in [first, *others] for name in call.removeprefix(delete).split()]
     assert sorted(deleted) == sorted(cluster_wide)
