@@ -1,15 +1,30 @@
-"""The `caBundle` of our webhooks in a ValidatingWebhookConfiguration: read, and written into a copy of it."""
+"""The `caBundle` of our webhooks in a webhook configuration: read, and written into a copy of it."""
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from certs.pem import PemError, certificates_in, encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A webhook configuration, and the webhooks in it that are ours.
+
+    `kind` is ValidatingWebhookConfiguration or MutatingWebhookConfiguration.
+    """
+
+    kind: str
+    name: str
+    webhooks: frozenset[str]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +35,7 @@ class Published:
     webhooks. `bundles` are those of our webhooks, in their order.
     """
 
+    of: Registration
     uid: str
     generation: int
     bundles: tuple[bytes, ...]
@@ -35,45 +51,44 @@ class Published:
         return tuple(dict.fromkeys(pem for bundle in self.bundles for pem in authorities_in(bundle)))
 
 
-def published_in(configuration: Mapping[str, Any] | None, webhook_names: Iterable[str]) -> Published | None:
-    """Return what is published; None where the configuration or all webhooks of these names are absent."""
+def published_in(configuration: Mapping[str, Any] | None, registration: Registration) -> Published | None:
+    """Return what is published; None where the configuration or all of our webhooks in it are absent."""
     if configuration is None:
         return None
-    names = frozenset(webhook_names)
-    bundles = tuple(_bundle(webhook) for webhook in _webhooks(configuration) if webhook["name"] in names)
+    bundles = tuple(
+        _bundle(webhook) for webhook in _webhooks(configuration) if webhook["name"] in registration.webhooks
+    )
     if not bundles:
         return None
     metadata = configuration["metadata"]
-    return Published(str(metadata.get("uid", "")), int(metadata.get("generation", 0)), bundles)
+    return Published(registration, str(metadata.get("uid", "")), int(metadata.get("generation", 0)), bundles)
 
 
-def failing_open_in(configuration: Mapping[str, Any] | None, webhook_names: Iterable[str]) -> tuple[str, ...]:
-    """Return which webhooks of these names let a request through when nobody answers them.
+def failing_open_in(configuration: Mapping[str, Any] | None, registration: Registration) -> tuple[str, ...]:
+    """Return which of our webhooks let a request through when nobody answers them.
 
     `failurePolicy` is Fail unless it says Ignore: admissionregistration.k8s.io/v1 defaults it.
     """
-    names = frozenset(webhook_names)
     return tuple(
         webhook["name"]
         for webhook in _webhooks(configuration or {})
-        if webhook["name"] in names and webhook.get("failurePolicy", "Fail") != "Fail"
+        if webhook["name"] in registration.webhooks and webhook.get("failurePolicy", "Fail") != "Fail"
     )
 
 
 def with_bundle(
-    configuration: Mapping[str, Any], webhook_names: Iterable[str], bundle: bytes
+    configuration: Mapping[str, Any], registration: Registration, bundle: bytes
 ) -> dict[str, Any]:
-    """Return the configuration with this bundle in each webhook of these names and nothing else changed.
+    """Return the configuration with this bundle in each of our webhooks and nothing else changed.
 
     Its `resourceVersion` stays, so that the write fails where someone else wrote meanwhile.
 
     Raises ValueError where the bundle holds no certificate.
     """
-    names = frozenset(webhook_names)
     published = {"caBundle": ca_bundle(bundle)}
     webhooks = [
         {**webhook, "clientConfig": {**webhook["clientConfig"], **published}}
-        if webhook["name"] in names
+        if webhook["name"] in registration.webhooks
         else webhook
         for webhook in _webhooks(configuration)
     ]

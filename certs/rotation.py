@@ -17,14 +17,16 @@ each trusted until the last certificate it issued has expired.
                          its lifetime, or unusable
     any -> same          an older authority is over                       the rest
 
-*Published* means: found in every webhook of ours as read back from the API server. *Everywhere* means: the
-webhook configuration has been seen unchanged for `propagation`, so that an API server whose watch lags by
-less than that knows it. The wait is measured by each replica for itself and is not stored: one that restarts
-waits anew, which costs time and no call.
+*Published* means: found in every webhook of ours, of each webhook configuration that exists, as read back
+from the API server. *Everywhere* means: these have been seen unchanged for `propagation`, so that an API
+server whose watch lags by less than that knows them. The wait is measured by each replica for itself and is
+not stored: one that restarts waits anew, which costs time and no call. A configuration that is absent has
+nobody called, and so stops nothing; of one that cannot be read nobody knows whom it has the API servers
+trust, so nothing new is served meanwhile.
 
-Each transition is one conditional write of the Secret, and publishing is one conditional write of the webhook
-configuration. Whoever is killed leaves one of the phases, from which any replica goes on; of replicas that
-take the same step at once, one succeeds and the others read again.
+Each transition is one conditional write of the Secret, and publishing is one conditional write of each
+webhook configuration, whatever becomes of the other. Whoever is killed leaves one of the phases, from which
+any replica goes on; of replicas that take the same step at once, one succeeds and the others read again.
 
 A replica serves the Secret's certificate once its authority is published and everywhere; until then it stays
 with the one it has. One that has none, and finds none in the Secret, issues and serves as soon as the signer
@@ -40,150 +42,25 @@ that for `propagation`, in which that replica claims it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from ipaddress import ip_address
 
-from certs.authority import (
-    AUTHORITY_LIFETIME,
-    CLOCK_SKEW,
-    SERVING_LIFETIME,
-    Authority,
-    ServingCertificate,
-    alternative_names,
-    is_address,
-    new_authority,
-)
+from certs.authority import CLOCK_SKEW, Authority, ServingCertificate, is_address, new_authority
 from certs.publication import Published
-
-PROPAGATION = timedelta(seconds=60)
-"""How far the slowest API server's view of the webhook configuration may lag; usually well under a second."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What certificates are made for and how long they last.
-
-    Raises ValueError when there is no name, a name or an address is malformed, or a third of a lifetime, as
-    is left at a renewal, is not longer than `propagation`.
-    """
-
-    dns_names: tuple[str, ...] = ()
-    ip_addresses: tuple[str, ...] = ()
-    authority_lifetime: timedelta = AUTHORITY_LIFETIME
-    serving_lifetime: timedelta = SERVING_LIFETIME
-    propagation: timedelta = PROPAGATION
-
-    def __post_init__(self) -> None:
-        alternative_names(self.dns_names, self.ip_addresses)
-        if not timedelta() <= self.propagation < min(self.authority_lifetime, self.serving_lifetime) / 3:
-            raise ValueError(
-                f"what is left of a certificate at its renewal, a third of {self.serving_lifetime} and of "
-                f"{self.authority_lifetime}, has to outlast the {self.propagation} a bundle takes"
-            )
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The DNS names and the addresses, as a certificate has them."""
-        return frozenset([*self.dns_names, *(str(ip_address(address)) for address in self.ip_addresses)])
-
-
-@dataclass(frozen=True, slots=True)
-class Older:
-    """An authority that issues no more, trusted until the last certificate it issued has expired."""
-
-    certificate_pem: bytes
-    until: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What the Secret holds; `serving` is of the signer or of one of the older authorities."""
-
-    signer: Authority | None = None
-    serving: ServingCertificate | None = None
-    older: tuple[Older, ...] = ()
-
-    @property
-    def authorities(self) -> tuple[bytes, ...]:
-        """The certificates, PEM, that API servers have to trust."""
-        older = tuple(one.certificate_pem for one in self.older)
-        return older if self.signer is None else (self.signer.certificate_pem, *older)
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """What a replica sees: the Secret, the webhook configuration, and itself.
-
-    `damaged`: the Secret holds more, or less, than `state`. `unchanged_for`: how long `published` has been
-    seen as it is; `unclaimed_for`: how long it and the authorities of `state` have both been seen so.
-    `in_service`: the certificate that this replica serves. `rest`: how long no authority is to be made yet.
-    """
-
-    state: State
-    now: datetime
-    published: Published | None = None
-    unchanged_for: timedelta = timedelta()
-    unclaimed_for: timedelta = timedelta()
-    in_service: ServingCertificate | None = None
-    may_publish: bool = True
-    damaged: bool = False
-    rest: timedelta = timedelta()
-
-    @property
-    def trusted(self) -> frozenset[bytes]:
-        """The authorities that our webhooks are called with, as read back."""
-        return frozenset() if self.published is None else self.published.trusted
-
-
-@dataclass(frozen=True, slots=True)
-class Serve:
-    """Show this certificate from now on."""
-
-    certificate: ServingCertificate
-
-
-@dataclass(frozen=True, slots=True)
-class IssueServing:
-    """Write a new serving certificate of the signer for these names into the Secret."""
-
-    because: str
-    names: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Write this bundle into the webhook configuration."""
-
-    because: str
-    bundle: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """Write what is served here back into the Secret: its authority, and where it is lost the certificate."""
-
-    because: str
-    certificate: ServingCertificate
-    lost: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StageAuthority:
-    """Write a new signer into the Secret."""
-
-    because: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tidy:
-    """Write the Secret without what is over or unreadable."""
-
-    because: str
-
-
-SecretStep = IssueServing | Restore | StageAuthority | Tidy
-Step = Serve | Publish | SecretStep
+from certs.situation import (
+    IssueServing,
+    Older,
+    Publish,
+    Restore,
+    SecretStep,
+    Serve,
+    Situation,
+    StageAuthority,
+    State,
+    Step,
+    Terms,
+    Tidy,
+)
 
 
 def steps(situation: Situation, terms: Terms) -> Iterator[Step]:
@@ -191,10 +68,15 @@ def steps(situation: Situation, terms: Terms) -> Iterator[Step]:
 
     So whoever did one looks at the situation anew, and whoever could not do it tries the next.
     """
-    for find in (_serve, _issue, _publish, _restore, _stage, _tidy):
-        step = find(situation, terms)
-        if step is not None:
-            yield step
+    found = (
+        _serve(situation, terms),
+        _issue(situation, terms),
+        *(_publish(situation, one, terms) for one in situation.published),
+        _restore(situation, terms),
+        _stage(situation),
+        _tidy(situation),
+    )
+    yield from (step for step in found if step is not None)
 
 
 def next_moment(situation: Situation, terms: Terms) -> datetime:
@@ -206,7 +88,7 @@ def next_moment(situation: Situation, terms: Terms) -> datetime:
     if state.serving is not None:
         moments += [renewal(state.serving), state.serving.not_before, state.serving.not_after]
     moments += [now + terms.propagation - situation.unchanged_for]
-    moments += [now + terms.propagation - situation.unclaimed_for]
+    moments += [now + terms.propagation - seen for seen in situation.unclaimed_for.values()]
     moments += [now + situation.rest]
     return min((moment for moment in moments if moment > now), default=now + terms.serving_lifetime)
 
@@ -269,24 +151,26 @@ def _issue(situation: Situation, terms: Terms) -> IssueServing | None:
     return _serving_fault(state.serving, state.signer, situation, terms)
 
 
-def _publish(situation: Situation, terms: Terms) -> Publish | None:
-    published, in_service = situation.published, _in_service(situation, terms)
+def _publish(situation: Situation, published: Published, terms: Terms) -> Publish | None:
+    in_service = _in_service(situation, terms)
     ours = list(situation.state.authorities)
     if in_service is not None:
         ours.append(in_service.authority_pem)
-    if published is None or not situation.may_publish or not ours:
+    if not situation.may_publish or not ours:
         return None
     strays = [pem for pem in published.present if pem not in ours]
-    unclaimed = situation.unclaimed_for >= terms.propagation
+    unclaimed = situation.unclaimed_for.get(published.of, timedelta()) >= terms.propagation
     wanted = dict.fromkeys(ours if unclaimed else [*ours, *strays])
     bundle = b"".join(wanted)
     if all(one == bundle for one in published.bundles):
         return None
     if not published.trusted.issuperset(ours):
-        return Publish("an authority of ours is missing", bundle)
-    if wanted.keys().isdisjoint(strays) and strays:
-        return Publish(f"{len(strays)} authorities that are not ours", bundle)
-    return Publish("not written as it should be", bundle)
+        because = "an authority of ours is missing"
+    elif wanted.keys().isdisjoint(strays) and strays:
+        because = f"{len(strays)} authorities that are not ours"
+    else:
+        because = "not written as it should be"
+    return Publish(because, bundle, published.of)
 
 
 def _restore(situation: Situation, terms: Terms) -> Restore | None:
@@ -312,7 +196,7 @@ def held_back(situation: Situation) -> StageAuthority | None:
     return _wanted_authority(situation) if situation.rest else None
 
 
-def _stage(situation: Situation, _: Terms) -> StageAuthority | None:
+def _stage(situation: Situation) -> StageAuthority | None:
     return None if situation.rest else _wanted_authority(situation)
 
 
@@ -324,7 +208,7 @@ def _wanted_authority(situation: Situation) -> StageAuthority | None:
     return None if fault is None else StageAuthority(f"the authority {fault}")
 
 
-def _tidy(situation: Situation, _: Terms) -> Tidy | None:
+def _tidy(situation: Situation) -> Tidy | None:
     if situation.damaged:
         return Tidy("parts of the Secret were unusable")
     if any(one.until <= situation.now for one in situation.state.older):
@@ -376,7 +260,8 @@ def _is_of(serving: ServingCertificate, authority: Authority) -> bool:
 
 
 def _everywhere(situation: Situation, terms: Terms) -> bool:
-    return situation.published is not None and situation.unchanged_for >= terms.propagation
+    seen = bool(situation.published) and not situation.unread
+    return seen and situation.unchanged_for >= terms.propagation
 
 
 def _with_authority_of(serving: ServingCertificate, older: tuple[Older, ...]) -> tuple[Older, ...]:

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from certs.authority import Authority, ServingCertificate, has_issued
-from certs.rotation import Older, State
+from certs.situation import Older, State
 
 _PARTS = ("ca.crt", "ca.key", "tls.crt", "tls.key", "older-ca.crt", "older-ca.until")
 

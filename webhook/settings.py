@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from certs.authority import AUTHORITY_LIFETIME, SERVING_LIFETIME
-from certs.rotation import PROPAGATION
+from certs.situation import PROPAGATION
 from webhook.rule.trainjob import DEFAULT_A_KEY, is_object_name, is_qualified_name
 
 KEEPALIVE_SECONDS = 180.0

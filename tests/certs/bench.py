@@ -13,14 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from certs.keeper import CertificateKeeper
-from certs.publication import published_in
-from certs.rotation import Terms
+from certs.publication import Registration, published_in
+from certs.situation import Terms
 from sandbox import Sandbox
 from webhook.cluster import Cluster
 from webhook.cluster.certificates import ClusterCertificates
 
 NAMESPACE, SECRET = "trainjob-interlock", "serving"
-CONFIGURATION, WEBHOOK = "trainjob-interlock", "readmission.interlock.example"
+CONFIGURATION, WEBHOOK, MUTATING = (
+    "trainjob-interlock",
+    "readmission.interlock.example",
+    "jobs.interlock.example",
+)
+VALIDATES = Registration("ValidatingWebhookConfiguration", CONFIGURATION, frozenset({WEBHOOK}))
+MUTATES = Registration("MutatingWebhookConfiguration", CONFIGURATION, frozenset({"jobs.interlock.example"}))
+BOTH = (VALIDATES, MUTATES)
 DNS_NAME = "trainjob-interlock.trainjob-interlock.svc"
 TERMS = Terms(dns_names=(DNS_NAME,), ip_addresses=("127.0.0.1",), propagation=timedelta(seconds=0.3))
 POLL = timedelta(seconds=0.05)
@@ -58,8 +65,7 @@ class Bench:
         async with CertificateKeeper(
             ClusterCertificates(self.cluster),
             secret=(NAMESPACE, SECRET),
-            webhook_configuration=CONFIGURATION,
-            webhook_names=[WEBHOOK],
+            registrations=BOTH,
             terms=terms,
             tell=self.told,
             ready_to_answer=ready_to_answer,
@@ -86,26 +92,40 @@ class Bench:
                 secret["data"][names[part]] = b64encode(content).decode()
         self.sandbox.put(secret)
 
+    def found(self, registration: Registration = VALIDATES) -> dict[str, Any]:
+        return self.sandbox.get(plural(registration), registration.name)
+
+    @property
+    def bundles(self) -> set[bytes]:
+        """What is in both configurations; one where they agree, as they do but for moments."""
+        return {published_bundle(self.found(one)) for one in BOTH}
+
     @property
     def bundle(self) -> bytes:
-        configuration = self.sandbox.get("validatingwebhookconfigurations", CONFIGURATION)
-        return published_bundle(configuration)
+        (bundle,) = self.bundles
+        return bundle
 
     @property
-    def authorities(self) -> tuple[bytes, ...]:
-        published = published_in(
-            self.sandbox.get("validatingwebhookconfigurations", CONFIGURATION), [WEBHOOK]
-        )
-        return () if published is None else published.present
+    def authorities(self) -> frozenset[bytes]:
+        """Those that both configurations have trusted."""
+        published = [published_in(self.found(one), one) for one in BOTH]
+        return frozenset.intersection(*(one.trusted for one in published if one is not None))
 
-    def publish(self, bundle: bytes) -> None:
-        configuration = self.sandbox.get("validatingwebhookconfigurations", CONFIGURATION)
-        configuration["webhooks"][0]["clientConfig"]["caBundle"] = b64encode(bundle).decode()
-        configuration["metadata"]["generation"] += 1
-        self.sandbox.put(configuration)
+    def publish(self, bundle: bytes, *registrations: Registration) -> None:
+        """Write it as somebody else would, into one configuration or both."""
+        for registration in registrations or BOTH:
+            configuration = self.found(registration)
+            configuration["webhooks"][0]["clientConfig"]["caBundle"] = b64encode(bundle).decode()
+            configuration["metadata"]["generation"] += 1
+            self.sandbox.put(configuration)
 
-    def configure(self) -> None:
-        self.sandbox.put(configuration())
+    def configure(self, *registrations: Registration) -> None:
+        for registration in registrations or BOTH:
+            self.sandbox.put(configuration(registration))
+
+    def unconfigure(self, *registrations: Registration) -> None:
+        for registration in registrations or BOTH:
+            self.sandbox.remove(plural(registration), registration.name)
 
     def hidden(self) -> list[str]:
         """Pieces of the keys, as they would show in a text: PEM lines and what the API carries."""
@@ -125,14 +145,19 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
             yield Bench(sandbox, cluster)
 
 
-def configuration() -> dict[str, Any]:
+def configuration(registration: Registration = VALIDATES) -> dict[str, Any]:
     """A webhook configuration as applied from a manifest: no bundle, and a webhook that is not ours."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
-        "metadata": {"name": CONFIGURATION},
-        "webhooks": [_webhook(WEBHOOK), _webhook("other.example")],
+        "kind": registration.kind,
+        "metadata": {"name": registration.name},
+        "webhooks": [_webhook(name) for name in (*registration.webhooks, "other.example")],
     }
+
+
+def plural(registration: Registration) -> str:
+    """The resource of a webhook configuration."""
+    return f"{registration.kind.lower()}s"
 
 
 def _webhook(name: str) -> dict[str, Any]:

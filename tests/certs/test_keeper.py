@@ -19,20 +19,25 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from certs.authority import Authority, new_authority
 from certs.keeper import CertificateKeeper
-from certs.rotation import Terms
+from certs.publication import Registration
+from certs.situation import Terms
 from certs.storage import read_secret
 from tests.certs.bench import (
+    BOTH,
     CONFIGURATION,
     DNS_NAME,
     NAMESPACE,
     SECRET,
     TERMS,
+    VALIDATES,
     WEBHOOK,
     Bench,
     bench as open_bench,
     configuration,
     greet,
     greeter,
+    plural,
+    published_bundle,
     until,
 )
 
@@ -68,8 +73,8 @@ async def test_a_keeper_on_an_empty_cluster_serves_what_it_has_published(bench: 
         await greet(port, bench.bundle)
         await greet(port, bench.bundle, name=DNS_NAME)
     assert bench.bundle == bench.part("ca.crt")
-    other = bench.sandbox.get("validatingwebhookconfigurations", CONFIGURATION)["webhooks"][1]
-    assert "caBundle" not in other["clientConfig"]
+    for registration in BOTH:
+        assert "caBundle" not in bench.found(registration)["webhooks"][1]["clientConfig"]
 
 
 async def test_three_keepers_started_at_once_end_with_one_secret_and_one_authority(bench: Bench) -> None:
@@ -96,7 +101,7 @@ async def test_a_second_start_serves_the_same_certificate_and_writes_nothing(ben
 
 @pytest.mark.parametrize(
     ("verb", "resource"),
-    [("create", "secrets"), ("update", "secrets"), ("update", "validatingwebhookconfigurations")],
+    [("create", "secrets"), ("update", "secrets"), *(("update", plural(one)) for one in BOTH)],
 )
 @pytest.mark.parametrize("how", ["disconnect", "lose the answer"])
 async def test_a_write_that_fails_or_whose_answer_is_lost_is_made_up_for(
@@ -131,25 +136,48 @@ async def test_nothing_is_published_before_the_guard_is_ready_to_answer(bench: B
 async def test_an_absent_webhook_configuration_is_waited_for_told_once_and_never_created(
     bench: Bench,
 ) -> None:
-    bench.sandbox.remove("validatingwebhookconfigurations", CONFIGURATION)
+    bench.unconfigure()
     async with bench.keeper() as keeper:
         await until(lambda: len(bench.sandbox.requests) > 12)
-        assert bench.sandbox.list("validatingwebhookconfigurations") == []
-        assert len(bench.told.of("webhook configuration absent, waiting for it")) == 1
+        assert not any(bench.sandbox.list(plural(one)) for one in BOTH)
+        absent = bench.told.of("webhook configuration absent, waiting for it")
+        assert [(facts["kind"], facts["name"]) for facts in absent] == [(one.kind, one.name) for one in BOTH]
         assert not keeper.has_certificate.is_set()
         bench.configure()
         await ready(keeper)
 
 
-async def test_a_configuration_deleted_and_made_again_is_filled_and_service_goes_on(bench: Bench) -> None:
+@pytest.mark.parametrize("absent", BOTH, ids=str)
+async def test_an_absent_configuration_is_told_and_does_not_keep_the_guard_from_the_other(
+    bench: Bench, absent: Registration
+) -> None:
+    bench.unconfigure(absent)
+    (present,) = (one for one in BOTH if one != absent)
+    async with bench.keeper() as keeper, greeter(keeper.context) as port:
+        await ready(keeper)
+        await greet(port, published_bundle(bench.found(present)))
+        assert keeper.is_published == {present.kind: True, absent.kind: False}
+        assert not bench.sandbox.list(plural(absent))
+        bench.configure(absent)
+        await until(lambda: bench.bundles == {bench.part("ca.crt")})
+        await until(lambda: all(keeper.is_published.values()))
+    (told,) = bench.told.of("webhook configuration absent, waiting for it")
+    assert told["kind"] == absent.kind
+
+
+@pytest.mark.parametrize("deleted", [BOTH, BOTH[:1], BOTH[1:]], ids=["both", "one", "the other"])
+async def test_a_configuration_deleted_and_made_again_is_filled_and_service_goes_on(
+    bench: Bench, deleted: tuple[Registration, ...]
+) -> None:
     async with bench.keeper() as keeper, greeter(keeper.context) as port:
         await ready(keeper)
         bundle = bench.bundle
-        bench.sandbox.remove("validatingwebhookconfigurations", CONFIGURATION)
-        await until(lambda: bool(bench.told.of("webhook configuration absent, waiting for it")))
+        bench.unconfigure(*deleted)
+        absent = "webhook configuration absent, waiting for it"
+        await until(lambda: len(bench.told.of(absent)) == len(deleted))
         await greet(port, bundle)
-        bench.configure()
-        await until(lambda: bench.bundle == bundle)
+        bench.configure(*deleted)
+        await until(lambda: bench.bundles == {bundle})
         await greet(port, bundle)
 
 
@@ -159,7 +187,7 @@ async def test_a_configuration_that_fails_open_is_told_once_and_left_as_it_is(be
         assert not bench.told.of("webhook configuration fails open")
         found: dict[str, Any] = {}
         for policy in ("Ignore", "Fail", "Ignore"):
-            found = bench.sandbox.get("validatingwebhookconfigurations", CONFIGURATION)
+            found = bench.found(VALIDATES)
             for webhook in found["webhooks"]:
                 webhook["failurePolicy"] = policy
             bench.sandbox.put(found)
@@ -168,50 +196,80 @@ async def test_a_configuration_that_fails_open_is_told_once_and_left_as_it_is(be
     told = bench.told.of("webhook configuration fails open")
     assert told == 2 * [
         {
+            "kind": VALIDATES.kind,
             "name": CONFIGURATION,
             "webhooks": [WEBHOOK],
             "why": "its failurePolicy is not Fail: while no guard answers, nothing is denied",
         }
     ]
-    assert (
-        bench.sandbox.get("validatingwebhookconfigurations", CONFIGURATION)["webhooks"] == found["webhooks"]
-    )
+    assert bench.found(VALIDATES)["webhooks"] == found["webhooks"]
 
 
-def emptied(bench: Bench) -> None:
-    bench.publish(b"")
+Spoil = Callable[[Bench, Registration], None]
 
 
-def replaced(bench: Bench) -> None:
-    bench.publish(new_authority(now=datetime.now(UTC)).certificate_pem)
+def emptied(bench: Bench, registration: Registration) -> None:
+    bench.publish(b"", registration)
 
 
-def garbled(bench: Bench) -> None:
-    bench.publish(b"-----BEGIN CERTIFICATE-----\nrubbish\n-----END CERTIFICATE-----\n")
+def replaced(bench: Bench, registration: Registration) -> None:
+    bench.publish(new_authority(now=datetime.now(UTC)).certificate_pem, registration)
 
 
-def applied_again(bench: Bench) -> None:
-    before = bench.sandbox.get("validatingwebhookconfigurations", CONFIGURATION)
-    again = configuration()
-    again["metadata"]["generation"] = before["metadata"]["generation"] + 1
+def garbled(bench: Bench, registration: Registration) -> None:
+    bench.publish(b"-----BEGIN CERTIFICATE-----\nrubbish\n-----END CERTIFICATE-----\n", registration)
+
+
+def applied_again(bench: Bench, registration: Registration) -> None:
+    again = configuration(registration)
+    again["metadata"]["generation"] = bench.found(registration)["metadata"]["generation"] + 1
     bench.sandbox.put(again)
 
 
+@pytest.mark.parametrize("where", [BOTH, BOTH[:1], BOTH[1:]], ids=["both", "one", "the other"])
 @pytest.mark.parametrize("spoiled", [emptied, replaced, garbled, applied_again])
 async def test_a_bundle_spoiled_by_hand_is_put_right_within_seconds(
-    bench: Bench, spoiled: Callable[[Bench], None]
+    bench: Bench, spoiled: Spoil, where: tuple[Registration, ...]
 ) -> None:
     async with AsyncExitStack() as stack:
         keepers = [await stack.enter_async_context(bench.keeper()) for _ in range(3)]
         port = await stack.enter_async_context(greeter(keepers[0].context))
         await ready(*keepers)
         serving, bundle = keepers[0].in_service, bench.bundle
-        spoiled(bench)
+        for registration in where:
+            spoiled(bench, registration)
         async with asyncio.timeout(HEALED_SECONDS):
-            await until(lambda: bench.bundle == bundle)
-        await greet(port, bench.bundle)
+            await until(lambda: bench.bundles == {bundle})
+        await greet(port, bundle)
         assert {keeper.in_service for keeper in keepers} == {serving}
     assert "an authority of ours is missing" in bench.told.text
+
+
+@pytest.mark.parametrize("kept_from", BOTH, ids=str)
+@pytest.mark.parametrize("verb", ["get", "update"])
+async def test_who_may_not_touch_one_configuration_puts_the_other_right_and_serves_nothing_new(
+    bench: Bench, kept_from: Registration, verb: str
+) -> None:
+    (other,) = (one for one in BOTH if one != kept_from)
+    async with bench.keeper() as keeper, greeter(keeper.context) as port:
+        await ready(keeper)
+        bundle, serving = bench.bundle, keeper.in_service
+        ban = bench.sandbox.forbid(verb, plural(kept_from), "*")
+        bench.publish(b"", kept_from)
+        bench.publish(b"", other)
+        await until(lambda: published_bundle(bench.found(other)) == bundle)
+        # A new authority is for both, so that nothing of it is shown while one lacks it.
+        deleted(bench)
+        await until(lambda: len(bench.told.of("certificate authority made")) == 2)
+        bench.sandbox.requests.clear()
+        await until(lambda: len(bench.sandbox.requests) > 30)
+        assert keeper.in_service == serving
+        await greet(port, published_bundle(bench.found(other)))
+        assert len(bench.told.of("certificates not kept")) == 1
+        assert str(kept_from) in str(bench.told.of("certificates not kept")[0])
+        assert keeper.failed_rounds > 0
+        bench.sandbox.allow(ban)
+        await until(lambda: serves_what_the_secret_holds(bench, keeper) and keeper.in_service != serving)
 
 
 def now() -> datetime:
@@ -332,12 +390,17 @@ async def test_a_spoiled_secret_heals_within_seconds_and_no_handshake_fails_mean
         while not _healed(bench, keepers, version):
             assert asyncio.get_running_loop().time() < until_then, bench.told.text
             for port in ports:
-                await greet(port, bench.bundle)
+                await greet_by_each(port, bench)
         for port in ports:
             await greet(port, bench.bundle)
         assert len(bench.told.events) > before
         assert not any(piece in bench.told.text for piece in bench.hidden())
     assert "certificate keeper failed" not in bench.told.text
+
+
+async def greet_by_each(port: int, bench: Bench) -> set[bytes]:
+    """Greet as API servers do that go by one configuration and by the other; what was shown."""
+    return {await greet(port, published_bundle(bench.found(one))) for one in BOTH}
 
 
 def _healed(bench: Bench, keepers: list[CertificateKeeper], version: str) -> bool:
@@ -392,7 +455,7 @@ async def test_what_is_wrong_with_a_secret_is_told_once_in_words(bench: Bench) -
     )
 
 
-@pytest.mark.parametrize("resource", ["secrets", "validatingwebhookconfigurations"])
+@pytest.mark.parametrize("resource", ["secrets", *map(plural, BOTH)])
 async def test_a_permission_that_is_missing_is_told_once_and_service_goes_on_without_it(
     bench: Bench, resource: str
 ) -> None:
@@ -408,10 +471,10 @@ async def test_a_permission_that_is_missing_is_told_once_and_service_goes_on_wit
         kept = bench.told.of("certificates not kept")
         assert len(kept) == 1
         assert "Give the guard the permission it lacks: update" in str(kept[0]["why"])
-        if resource == "validatingwebhookconfigurations":
-            assert bench.sandbox.list("secrets", NAMESPACE)
-        else:
+        if resource == "secrets":
             assert bundle in bench.bundle
+        else:
+            assert bench.sandbox.list("secrets", NAMESPACE)
         bench.sandbox.allow(ban)
         await until(lambda: bool(bench.authorities) and serves_what_the_secret_holds(bench, keeper))
 
@@ -425,7 +488,7 @@ async def test_an_api_server_that_is_away_takes_nothing_from_what_is_served(benc
         await greet(port, bundle)
         await bench.sandbox.start()
         bench.publish(b"")
-        await until(lambda: bench.bundle == bundle)
+        await until(lambda: bench.bundles == {bundle})
 
 
 async def test_names_that_a_new_release_adds_are_certified_without_a_restart_of_the_others(
@@ -459,14 +522,15 @@ async def test_rotation_fails_no_handshake_and_drops_no_connection(bench: Bench)
             for port in ports
         ]
         authorities, shown = {bench.part("ca.crt")}, set[bytes]()
-        seen = [(0.0, bench.bundle)]
+        seen = [(0.0, bench.bundles)]
         while len(authorities) < 4:
             for port in ports:
-                shown.add(await greet(port, bench.bundle))
+                shown |= await greet_by_each(port, bench)
                 # An API server that lags, by less than it may.
                 moment = asyncio.get_running_loop().time()
-                seen.append((moment, bench.bundle))
-                shown.add(await greet(port, [one for at, one in seen if at <= moment - 0.25][-1]))
+                seen.append((moment, bench.bundles))
+                for bundle in [one for at, one in seen if at <= moment - 0.25][-1]:
+                    shown.add(await greet(port, bundle))
             authorities.add(bench.part("ca.crt"))
             await asyncio.sleep(0.02)
         assert len(shown) >= 4
@@ -489,6 +553,6 @@ async def test_no_keeper_puts_a_key_anywhere_but_into_the_secret(
     async with bench.keeper() as keeper:
         await ready(keeper)
         shown = [bench.told.text, caplog.text, repr(keeper.in_service), repr(vars(keeper))]
-        stored = b64encode(repr(bench.sandbox.list("validatingwebhookconfigurations")).encode()).decode()
+        stored = b64encode(repr([bench.found(one) for one in BOTH]).encode()).decode()
         for piece in bench.hidden():
             assert not any(piece in text for text in [*shown, stored])

@@ -1,4 +1,4 @@
-"""A real API server calls a webhook whose certificates rotate, with the permissions the keeper is given."""
+"""A real API server calls two webhooks whose certificates rotate, with the permissions a keeper is given."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import aiohttp
 from aiohttp import web
 
 from certs.keeper import CertificateKeeper
-from certs.publication import authorities_in
-from certs.rotation import Terms
+from certs.publication import Registration, authorities_in
+from certs.situation import Terms
 from tests.apiserver import ApiServer, assets_or_skip
-from tests.certs.bench import CONFIGURATION, NAMESPACE, SECRET, WEBHOOK, Told
+from tests.certs.bench import BOTH, CONFIGURATION, NAMESPACE, SECRET, Told, plural
 from webhook.cluster import Cluster
 from webhook.cluster.certificates import ClusterCertificates
 
 USER = f"system:serviceaccount:{NAMESPACE}:guard"
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
-CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 TERMS = Terms(
@@ -53,8 +53,7 @@ async def test_rotation_fails_no_call_of_a_real_api_server_and_a_deleted_secret_
             CertificateKeeper(
                 ClusterCertificates(cluster),
                 secret=(NAMESPACE, SECRET),
-                webhook_configuration=CONFIGURATION,
-                webhook_names=[WEBHOOK],
+                registrations=BOTH,
                 terms=TERMS,
                 tell=told,
                 ready_to_answer=ready,
@@ -62,7 +61,8 @@ async def test_rotation_fails_no_call_of_a_real_api_server_and_a_deleted_secret_
             ) as keeper,
             _answering(keeper) as port,
         ):
-            await _call(admin, "POST", CONFIGURATIONS, _configuration(port))
+            for one in BOTH:
+                await _call(admin, "POST", f"{REGISTRATION}/{plural(one)}", _configuration(one, port))
             # Fail closed: until the guard publishes, the API server refuses.
             assert (await _write(admin))[0] == HTTPStatus.INTERNAL_SERVER_ERROR
             ready.set()
@@ -107,15 +107,15 @@ async def _answering(keeper: CertificateKeeper) -> AsyncIterator[int]:
         await runner.cleanup()
 
 
-def _configuration(port: int) -> dict[str, Any]:
+def _configuration(registration: Registration, port: int) -> dict[str, Any]:
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
-        "metadata": {"name": CONFIGURATION},
+        "kind": registration.kind,
+        "metadata": {"name": registration.name},
         "webhooks": [
             {
-                "name": WEBHOOK,
+                "name": name,
                 "clientConfig": {"url": f"https://127.0.0.1:{port}/validate"},
                 "rules": [rule],
                 "namespaceSelector": {"matchLabels": {"guarded": "yes"}},
@@ -124,6 +124,7 @@ def _configuration(port: int) -> dict[str, Any]:
                 "timeoutSeconds": 5,
                 "admissionReviewVersions": ["v1"],
             }
+            for name in registration.webhooks
         ],
     }
 
@@ -141,7 +142,7 @@ async def _permit(admin: aiohttp.ClientSession) -> None:
     create = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}
     configuration = {
         "apiGroups": ["admissionregistration.k8s.io"],
-        "resources": ["validatingwebhookconfigurations"],
+        "resources": [plural(one) for one in BOTH],
         "resourceNames": [CONFIGURATION],
         "verbs": ["get", "update"],
     }
@@ -172,9 +173,9 @@ async def _accepted(admin: aiohttp.ClientSession) -> bool:
 
 async def _permitted(guard: aiohttp.ClientSession) -> bool:
     """Whether both roles, which the API server takes up a moment after they are written, are in force."""
-    paths = (f"{SECRETS}/{SECRET}", f"{CONFIGURATIONS}/{CONFIGURATION}")
-    statuses = [(await guard.get(path)).status for path in paths]
-    return statuses == [HTTPStatus.NOT_FOUND] * 2
+    configurations = (f"{REGISTRATION}/{plural(one)}/{one.name}" for one in BOTH)
+    statuses = {(await guard.get(path)).status for path in (f"{SECRETS}/{SECRET}", *configurations)}
+    return statuses == {HTTPStatus.NOT_FOUND}
 
 
 async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
@@ -184,7 +185,7 @@ async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def _published(admin: aiohttp.ClientSession) -> tuple[bytes, ...]:
-    found = await _call(admin, "GET", f"{CONFIGURATIONS}/{CONFIGURATION}")
+    found = await _call(admin, "GET", f"{REGISTRATION}/{plural(BOTH[0])}/{CONFIGURATION}")
     return authorities_in(b64decode(found["webhooks"][0]["clientConfig"]["caBundle"]))
 
 

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from certs.authority import AUTHORITY_LIFETIME
-from certs.keeper import POLL, CertificateKeeper, WriteConflictError
-from certs.publication import authorities_in
-from certs.rotation import Terms
+from certs.keeper import POLL, CertificateKeeper
+from certs.outside import WriteConflictError
+from certs.publication import Registration, authorities_in
+from certs.situation import Terms
 from certs.storage import read_secret
-from tests.certs.bench import CONFIGURATION, NAMESPACE, SECRET, WEBHOOK, Told, configuration, published_bundle
+from tests.certs.bench import BOTH, MUTATES, NAMESPACE, SECRET, Told, configuration, published_bundle
 
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
 YEARS = timedelta(days=3660)
@@ -57,15 +58,18 @@ class Standstill(Calendar):
 
 @dataclass
 class Memory:
-    """The two objects, with optimistic locking."""
+    """The objects, with optimistic locking."""
 
-    configuration: dict[str, Any]
+    configurations: dict[Registration, dict[str, Any]] = field(
+        default_factory=lambda: {one: configuration(one) for one in BOTH}
+    )
     secrets: dict[str, Any] = field(default_factory=dict)
     version: int = 1
-    bundles: list[int] = field(default_factory=list)
+    bundles: dict[Registration, list[int]] = field(default_factory=lambda: {one: [] for one in BOTH})
 
     def __post_init__(self) -> None:
-        self.configuration["metadata"] |= {"uid": "u", "generation": 1, "resourceVersion": "1"}
+        for one in self.configurations.values():
+            one["metadata"] |= {"uid": "u", "generation": 1, "resourceVersion": "1"}
 
     async def secret(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         assert namespace == NAMESPACE
@@ -82,11 +86,13 @@ class Memory:
             raise WriteConflictError
         self._put_secret(secret)
 
-    async def validating_webhook_configuration(self, name: str) -> Mapping[str, Any] | None:
-        return self.configuration if name == CONFIGURATION else None
+    async def webhook_configuration(self, registration: Registration) -> Mapping[str, Any] | None:
+        return self.configurations.get(registration)
 
-    async def update_validating_webhook_configuration(self, configuration: Mapping[str, Any]) -> None:
-        before = self.configuration["metadata"]
+    async def update_webhook_configuration(
+        self, registration: Registration, configuration: Mapping[str, Any]
+    ) -> None:
+        before = self.configurations[registration]["metadata"]
         if configuration["metadata"]["resourceVersion"] != before["resourceVersion"]:
             raise WriteConflictError
         self.version += 1
@@ -95,8 +101,8 @@ class Memory:
             "resourceVersion": str(self.version),
             "generation": before["generation"] + 1,
         }
-        self.configuration = {**configuration, "metadata": metadata}
-        self.bundles.append(len(authorities_in(published_bundle(self.configuration))))
+        self.configurations[registration] = {**configuration, "metadata": metadata}
+        self.bundles[registration].append(len(authorities_in(published_bundle(dict(configuration)))))
 
     def _put_secret(self, secret: Mapping[str, Any]) -> None:
         self.version += 1
@@ -121,8 +127,7 @@ async def keeping(
     async with CertificateKeeper(
         memory,
         secret=(NAMESPACE, SECRET),
-        webhook_configuration=CONFIGURATION,
-        webhook_names=[WEBHOOK],
+        registrations=BOTH,
         terms=Terms(("guard.svc",), authority_lifetime=authority_lifetime),
         tell=told,
         ready_to_answer=ready,
@@ -133,7 +138,7 @@ async def keeping(
 
 
 async def test_ten_years_pass_and_each_authority_is_beside_the_last_before_it_is_alone() -> None:
-    memory, calendar, told = Memory(configuration()), Calendar(), Told()
+    memory, calendar, told = Memory(), Calendar(), Told()
     lifetime = timedelta(days=900)
     async with keeping(
         memory, calendar, told, authority_lifetime=lifetime, poll=timedelta(days=365)
@@ -141,7 +146,7 @@ async def test_ten_years_pass_and_each_authority_is_beside_the_last_before_it_is
         await calendar.over.wait()
         assert keeper.in_service is not None
         assert keeper.in_service.not_after > calendar.now()
-    assert memory.bundles == [1, *[2, 1] * 5, 2]
+    assert list(memory.bundles.values()) == [[1, *[2, 1] * 5, 2]] * 2
     assert len(told.of("certificate authority made")) == 7
     assert {name for name, _ in told.events} == {
         "CA bundle published",
@@ -160,25 +165,25 @@ async def test_ten_years_pass_and_each_authority_is_beside_the_last_before_it_is
 
 
 async def test_a_fault_of_the_keeper_itself_is_told_without_its_message_and_does_not_end_it() -> None:
-    memory, calendar, told = Memory(configuration()), Calendar(), Told()
+    memory, calendar, told = Memory(), Calendar(), Told()
     metadata = {"name": SECRET, "resourceVersion": "1"}
     memory.secrets[SECRET] = {"metadata": metadata, "data": {"tls.key": "SECRET"}}
-    sound = memory.configuration
-    memory.configuration = {**sound, "metadata": {"uid": "u", "generation": "SECRET"}}
+    sound = memory.configurations[MUTATES]
+    memory.configurations[MUTATES] = {**sound, "metadata": {"uid": "u", "generation": "SECRET"}}
     async with keeping(memory, calendar, told) as keeper:
         while not told.of("certificate keeper failed"):  # noqa: ASYNC110 - it is told, not signalled
             await asyncio.sleep(0)
-        memory.configuration = sound
+        memory.configurations[MUTATES] = sound
         await keeper.has_certificate.wait()
     assert len(told.of("certificate keeper failed")) == 1
     assert "SECRET" not in told.text
 
 
 async def test_whoever_becomes_ready_to_answer_does_not_sleep_on() -> None:
-    memory, clock, ready = Memory(configuration()), Standstill(), asyncio.Event()
+    memory, clock, ready = Memory(), Standstill(), asyncio.Event()
     async with keeping(memory, clock, Told(), ready=ready) as keeper:
         await clock.over.wait()
-        assert memory.bundles == []
+        assert list(memory.bundles.values()) == [[], []]
         ready.set()
         async with asyncio.timeout(3):
             await keeper.has_certificate.wait()
@@ -211,7 +216,7 @@ async def test_a_secret_emptied_for_hours_gets_ever_fewer_authorities_and_heals_
     after: timedelta,
 ) -> None:
     calendar, told = Calendar(end=9 * HOUR), Told()
-    memory = EmptiedForSixHours(configuration(), clock=calendar, after=after)
+    memory = EmptiedForSixHours(clock=calendar, after=after)
     async with keeping(memory, calendar, told, poll=timedelta(minutes=1)) as keeper:
         await calendar.over.wait()
         reading = read_secret(memory.secrets[SECRET])
@@ -219,7 +224,7 @@ async def test_a_secret_emptied_for_hours_gets_ever_fewer_authorities_and_heals_
         assert keeper.in_service == reading.state.serving
     # Four at once, nine with pauses of 10 s, 20 s, … 2,560 s before them, and one an hour from then on.
     assert len(told.of("certificate authority made")) == 4 + 9 + 5
-    assert max(memory.bundles) <= 4 + 9 + 5
+    assert all(max(bundles) <= 4 + 9 + 5 for bundles in memory.bundles.values())
     held_back = told.of("certificate authority held back")
     assert len(held_back) == len({str(facts) for facts in held_back}) > 5
     assert held_back[-1] == {

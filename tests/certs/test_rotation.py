@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from certs.authority import ServingCertificate, new_authority
-from certs.publication import Published
-from certs.rotation import (
+from certs.publication import Published, Registration
+from certs.rotation import next_moment, renewal, steps
+from certs.situation import (
     IssueServing,
     Older,
     Publish,
@@ -21,14 +22,14 @@ from certs.rotation import (
     Step,
     Terms,
     Tidy,
-    next_moment,
-    renewal,
-    steps,
 )
 from tests.certs.world import (
+    BOTH,
+    MUTATES,
     NAME,
     START,
     TERMS,
+    VALIDATES,
     Replica,
     World,
     pass_time,
@@ -53,9 +54,9 @@ def test_a_first_start_stages_publishes_issues_and_serves_in_this_order_and_at_o
     world = World()
     replica = Replica(world)
     replica.work()
-    assert kinds(world) == ["StageAuthority", "Publish", "IssueServing", "Serve"]
+    assert kinds(world) == ["StageAuthority", "Publish", "Publish", "IssueServing", "Serve"]
     assert replica.in_service is not None
-    assert replica.in_service.authority_pem in world.published.trusted
+    assert all(replica.in_service.authority_pem in world.published(one).trusted for one in BOTH)
     assert world.now == START
 
 
@@ -121,13 +122,14 @@ def test_the_old_authority_is_dropped_when_its_last_certificate_expires() -> Non
     assert last.authority_pem not in world.bundle
 
 
-def test_a_change_of_the_configuration_starts_the_wait_anew() -> None:
+@pytest.mark.parametrize("by", BOTH, ids=str)
+def test_a_change_of_a_configuration_starts_the_wait_anew(by: Registration) -> None:
     world, fleet = settled_world(1)
     old = fleet[0].in_service
     world.write_secret(replace(world.state, signer=new_authority(now=world.now), older=_older(world)))
     fleet[0].work()
     world.elapsed += TERMS.propagation / 2
-    world.write_bundle(world.published.bundles[0], by_hand=True)
+    world.spoil(world.published(by).bundles[0], by)
     fleet[0].work()
     world.elapsed += TERMS.propagation / 2
     fleet[0].work()
@@ -203,6 +205,7 @@ ACTIONS = st.one_of(
     st.tuples(st.sampled_from(["look", "act", "act and die", "restart"]), st.integers(0, 2)),
     st.tuples(st.just("pass"), st.integers(1, 9)),
     st.tuples(st.just("sleep"), st.just(0)),
+    st.tuples(st.sampled_from(["delete a configuration", "make it again"]), st.integers(0, 1)),
     st.tuples(
         st.sampled_from(["delete", "lose signer key", "lose serving", "lose older", "lose all but signer"]),
         st.just(0),
@@ -232,15 +235,21 @@ def test_what_is_served_is_accepted_by_every_api_server_at_every_moment(
             case "sleep":
                 sleep_to_the_next_moment(world, fleet)
             case _:
-                damage(world, action)
+                damage(world, action, of=BOTH[number % 2])
         assert all(one.answers() for one in fleet)
     pass_time(world, fleet, FAST.propagation * 5)
     assert {one.in_service for one in fleet} == {world.state.serving}
-    assert world.published.trusted.issuperset(world.state.authorities)
+    assert all(one.trusted.issuperset(world.state.authorities) for one in world.found)
 
 
-def damage(world: World, how: str) -> None:
+def damage(world: World, how: str, *, of: Registration) -> None:
     match how:
+        case "delete a configuration":
+            if len(world.found) == len(BOTH):
+                world.delete(of)
+        case "make it again":
+            if of not in [one.of for one in world.found]:
+                world.spoil(b"", of)
         case "delete":
             world.write_secret(None)
         case "lose signer key":
@@ -271,7 +280,7 @@ def test_a_deleted_secret_makes_a_new_authority_and_fails_no_call_on_the_way() -
     for replica in fleet:
         replica.work()
     assert world.state.serving == old
-    assert [type(step) for step in world.history[before:]] == [Restore, StageAuthority, Publish]
+    assert [type(step) for step in world.history[before:]] == [Restore, StageAuthority, Publish, Publish]
     pass_time(world, fleet, TERMS.propagation * 3)
     assert {replica.in_service for replica in fleet} == {world.state.serving}
     assert world.state.serving != old
@@ -311,14 +320,17 @@ def test_a_fresh_replica_that_finds_no_secret_leaves_the_others_the_time_to_clai
     assert newcomer.in_service == fleet[0].in_service == world.state.serving
 
 
-def test_an_emptied_bundle_is_filled_and_nothing_else_is_done() -> None:
+@pytest.mark.parametrize("emptied", [BOTH, BOTH[:1], BOTH[1:]], ids=["both", "one", "the other"])
+def test_an_emptied_bundle_is_filled_and_nothing_else_is_done(emptied: tuple[Registration, ...]) -> None:
     world, fleet = settled_world()
     serving = fleet[0].in_service
     before = len(world.history)
-    world.write_bundle(b"", by_hand=True)
+    world.spoil(b"", *emptied)
     for replica in fleet:
         replica.work()
-    assert [type(step) for step in world.history[before:]] == [Publish]
+    written = world.history[before:]
+    assert [step.of for step in written if isinstance(step, Publish)] == list(emptied)
+    assert len(written) == len(emptied)
     assert world.bundle == world.state.authorities
     assert {replica.in_service for replica in fleet} == {serving}
 
@@ -326,7 +338,7 @@ def test_an_emptied_bundle_is_filled_and_nothing_else_is_done() -> None:
 def test_a_foreign_authority_is_joined_at_once_and_removed_when_nobody_claims_it() -> None:
     world, fleet = settled_world()
     foreign = new_authority(now=world.now).certificate_pem
-    world.write_bundle(foreign, by_hand=True)
+    world.spoil(foreign)
     for replica in fleet:
         replica.work()
     assert world.bundle == (*world.state.authorities, foreign)
@@ -352,37 +364,116 @@ def test_an_authority_that_the_secret_forgets_stays_until_whoever_serves_it_can_
 
 def test_a_bundle_that_cannot_be_read_is_replaced_whole() -> None:
     world, fleet = settled_world(1)
-    for rubbish in (b"rubbish", world.published.bundles[0][:-40], b"\n" + world.published.bundles[0]):
-        world.write_bundle(rubbish, by_hand=True)
+    good = world.published(VALIDATES).bundles[0]
+    for rubbish in (b"rubbish", good[:-40], b"\n" + good):
+        world.spoil(rubbish)
         fleet[0].work()
-        assert world.published.bundles == (b"".join(world.state.authorities),)
+        assert {one.bundles for one in world.found} == {(b"".join(world.state.authorities),)}
 
 
 def test_nothing_is_published_before_the_guard_is_ready_to_answer() -> None:
     authority = new_authority(now=START)
-    situation = Situation(State(authority), START, Published("uid", 1, (b"",)), may_publish=False)
+    empty = Published(VALIDATES, "uid", 1, (b"",))
+    situation = Situation(State(authority), START, (empty,), may_publish=False)
     assert list(steps(situation, TERMS)) == []
     assert [type(step) for step in steps(replace(situation, may_publish=True), TERMS)] == [Publish]
 
 
 def test_without_a_webhook_configuration_nothing_is_served_or_issued() -> None:
     _, fleet = settled_world(1)
-    assert list(steps(replace(fleet[0].look(), published=None, in_service=None), TERMS)) == []
+    assert list(steps(replace(fleet[0].look(), published=(), in_service=None), TERMS)) == []
 
 
 def test_an_authority_in_one_webhook_only_is_not_published() -> None:
     world, _ = settled_world(1)
-    bundle = world.published.bundles[0]
-    half = Published("uid", 9, (bundle, b""))
-    situation = Situation(world.state, world.now, half, TERMS.propagation)
+    bundle = world.published(VALIDATES).bundles[0]
+    half = Published(VALIDATES, "uid", 9, (bundle, b""))
+    situation = Situation(world.state, world.now, (half,), unchanged_for=TERMS.propagation)
     assert [type(step) for step in steps(situation, TERMS)] == [Publish]
 
 
 def test_a_replica_that_cannot_publish_goes_on_to_what_it_can_do() -> None:
     world, fleet = settled_world(1)
-    world.write_bundle(new_authority(now=world.now).certificate_pem, by_hand=True)
+    world.spoil(new_authority(now=world.now).certificate_pem)
     world.write_secret(None)
-    assert [type(step) for step in steps(fleet[0].look(), TERMS)] == [Publish, Restore, StageAuthority]
+    due = [type(step) for step in steps(fleet[0].look(), TERMS)]
+    assert due == [Publish, Publish, Restore, StageAuthority]
+
+
+@pytest.mark.parametrize("absent", BOTH, ids=str)
+def test_an_absent_configuration_stops_neither_a_start_nor_a_rotation(absent: Registration) -> None:
+    world = World()
+    world.delete(absent)
+    replica = Replica(world)
+    replica.work()
+    assert replica.in_service is not None
+    assert kinds(world, Publish) == ["Publish"]
+    old = world.state
+    pass_time(world, [replica], TERMS.propagation * 2)
+    assert old.signer is not None
+    sleep_until(world, [replica], renewal(old.signer))
+    pass_time(world, [replica], TERMS.propagation * 3)
+    assert replica.in_service == world.state.serving
+    assert world.state.signer != old.signer
+
+
+@pytest.mark.parametrize("late", BOTH, ids=str)
+def test_a_new_authority_is_served_only_once_it_is_in_every_configuration_that_exists(
+    late: Registration,
+) -> None:
+    """One of the two is not written: by a permission that is missing, say."""
+    world, (replica,) = settled_world(1)
+    old = replica.in_service
+    assert old is not None
+    signer = new_authority(now=world.now)
+    world.write_secret(replace(world.state, signer=signer, older=_older(world)))
+    (early,) = (one for one in BOTH if one != late)
+    bundle = signer.certificate_pem + old.authority_pem
+    world.write_bundle(bundle, of=early)
+    for _ in range(8):
+        world.elapsed += TERMS.propagation
+        due = list(steps(replica.look(), TERMS))
+        assert [step.of for step in due if isinstance(step, Publish)] == [late]
+        assert not any(isinstance(step, Serve | IssueServing) for step in due)
+    world.write_bundle(bundle, of=late)
+    pass_time(world, [replica], TERMS.propagation * 2)
+    assert replica.in_service == world.state.serving != old
+
+
+@pytest.mark.parametrize("unread", BOTH, ids=str)
+def test_while_a_configuration_cannot_be_read_the_other_is_put_right_and_nothing_new_is_served(
+    unread: Registration,
+) -> None:
+    world, (replica,) = settled_world(1)
+    signer = new_authority(now=world.now)
+    world.write_secret(replace(world.state, signer=signer, older=_older(world)))
+    world.elapsed += TERMS.propagation * 4
+    blind = replace(
+        replica.look(),
+        published=tuple(one for one in world.found if one.of != unread),
+        unread=True,
+        unchanged_for=TERMS.propagation * 4,
+    )
+    for situation in (blind, replace(blind, in_service=None)):
+        due = list(steps(situation, TERMS))
+        assert [type(step) for step in due] == [Publish]
+        assert unread not in [step.of for step in due if isinstance(step, Publish)]
+    # So does one that has nothing to show: it would be asked by an API server that may not trust it.
+    written = Published(VALIDATES, "uid", 9, (b"".join(world.state.authorities),))
+    served = replace(blind, published=(written,), in_service=None)
+    assert not any(isinstance(step, Serve | IssueServing) for step in steps(served, TERMS))
+
+
+def test_a_configuration_that_is_made_again_is_filled_and_what_is_served_stays() -> None:
+    world, fleet = settled_world()
+    serving = fleet[0].in_service
+    world.delete(MUTATES)
+    pass_time(world, fleet, TERMS.propagation * 2)
+    world.spoil(b"", MUTATES)
+    for replica in fleet:
+        replica.work()
+    assert world.bundle == world.state.authorities
+    assert {replica.in_service for replica in fleet} == {serving}
 
 
 Spoil = Callable[[World, ServingCertificate], None]

@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import given, settings, strategies as st
 
 from certs.authority import Authority, ServingCertificate, new_authority
-from certs.rotation import Older, State
+from certs.situation import Older, State
 from certs.storage import read_secret, secret_with
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)

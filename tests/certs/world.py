@@ -1,4 +1,4 @@
-"""A world without I/O: one Secret, one webhook configuration, API servers that lag, replicas that rotate.
+"""A world without I/O: one Secret, two webhook configurations, API servers that lag, replicas that rotate.
 
 Nothing here is of the product but the functions under test; time passes only when a test says so.
 """
@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from certs.authority import ServingCertificate
-from certs.publication import Published, authorities_in
-from certs.rotation import (
+from certs.publication import Published, Registration, authorities_in
+from certs.rotation import after, next_moment, steps
+from certs.situation import (
     Publish,
     SecretStep,
     Serve,
@@ -18,21 +19,21 @@ from certs.rotation import (
     State,
     Step,
     Terms,
-    after,
-    next_moment,
-    steps,
 )
 
 NAME = "trainjob-interlock.trainjob-interlock.svc"
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
 TERMS = Terms(dns_names=(NAME,))
+VALIDATES = Registration("ValidatingWebhookConfiguration", "guard", frozenset({"a"}))
+MUTATES = Registration("MutatingWebhookConfiguration", "guard", frozenset({"b"}))
+BOTH = (VALIDATES, MUTATES)
 
 
 @dataclass(frozen=True)
 class Version:
-    """A bundle, and from when on API servers may know it."""
+    """A bundle, or None for a configuration that is absent, and from when on API servers may know it."""
 
-    published: Published
+    published: Published | None
     since: timedelta
     by_hand: bool
 
@@ -45,11 +46,13 @@ class World:
     secret: State | None = None
     secret_version: int = 0
     damaged: bool = False
-    versions: list[Version] = field(default_factory=list)
+    versions: dict[Registration, list[Version]] = field(default_factory=dict)
     history: list[Step] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.write_bundle(b"", by_hand=True)
+        for registration in BOTH:
+            self.versions[registration] = []
+            self.write_bundle(b"", by_hand=True, of=registration)
 
     @property
     def now(self) -> datetime:
@@ -57,29 +60,47 @@ class World:
         return START + self.elapsed + self.clock_error
 
     @property
-    def published(self) -> Published:
-        return self.versions[-1].published
+    def found(self) -> tuple[Published, ...]:
+        """The configurations that there are."""
+        latest = (versions[-1].published for versions in self.versions.values())
+        return tuple(one for one in latest if one is not None)
 
     @property
     def bundle(self) -> tuple[bytes, ...]:
-        return authorities_in(self.published.bundles[0])
+        """The authorities in the configurations that there are, which all have to be the same."""
+        (bundle,) = {one.bundles[0] for one in self.found}
+        return authorities_in(bundle)
 
     @property
     def state(self) -> State:
         return self.secret or State()
 
-    def write_bundle(self, bundle: bytes, *, by_hand: bool = False) -> None:
-        published = Published("uid", len(self.versions) + 1, (bundle,))
-        self.versions.append(Version(published, self.elapsed, by_hand))
+    def published(self, registration: Registration) -> Published:
+        published = self.versions[registration][-1].published
+        assert published is not None
+        return published
+
+    def write_bundle(self, bundle: bytes, *, of: Registration, by_hand: bool = False) -> None:
+        published = Published(of, "uid", len(self.versions[of]) + 1, (bundle,))
+        self.versions[of].append(Version(published, self.elapsed, by_hand))
+
+    def spoil(self, bundle: bytes, *of: Registration) -> None:
+        """Somebody writes another bundle."""
+        for registration in of or BOTH:
+            self.write_bundle(bundle, of=registration, by_hand=True)
+
+    def delete(self, registration: Registration) -> None:
+        self.versions[registration].append(Version(None, self.elapsed, by_hand=True))
 
     def write_secret(self, state: State | None, *, damaged: bool = False) -> None:
         self.secret, self.damaged = state, damaged
         self.secret_version += 1
 
-    def visible(self, since: timedelta) -> list[Version]:
+    def visible(self, registration: Registration, since: timedelta) -> list[Version]:
         """The versions that some API server may still go by at some moment from `since` on."""
-        ends = [*(later.since for later in self.versions[1:]), self.elapsed + timedelta(days=1)]
-        return [version for version, end in zip(self.versions, ends, strict=True) if end > since]
+        versions = self.versions[registration]
+        ends = [*(later.since for later in versions[1:]), self.elapsed + timedelta(days=1)]
+        return [version for version, end in zip(versions, ends, strict=True) if end > since]
 
 
 @dataclass
@@ -87,42 +108,44 @@ class Replica:
     world: World
     in_service: ServingCertificate | None = None
     had_nothing_until: timedelta | None = None
-    generation: int = 0
-    claims: object = None
-    claims_since: timedelta = timedelta()
+    versions: object = None
+    claims: dict[Registration, tuple[object, timedelta]] = field(default_factory=dict)
     seen_since: timedelta = timedelta()
-    seen: tuple[Situation, int, int] | None = None
+    seen: tuple[Situation, int] | None = None
 
     def restart(self) -> None:
         self.in_service = self.seen = self.had_nothing_until = None
-        self.generation, self.claims = 0, None
+        self.versions = None
+        self.claims = {}
 
     def look(self) -> Situation:
         world = self.world
-        if world.published.generation != self.generation:
-            self.generation, self.seen_since = world.published.generation, world.elapsed
-        claims = world.published.generation, frozenset(world.state.authorities)
-        if claims != self.claims:
-            self.claims, self.claims_since = claims, world.elapsed
+        versions = [(one.of, one.generation) for one in world.found]
+        if versions != self.versions:
+            self.versions, self.seen_since = versions, world.elapsed
+        for one in world.found:
+            claims = one.generation, frozenset(world.state.authorities)
+            if one.of not in self.claims or self.claims[one.of][0] != claims:
+                self.claims[one.of] = claims, world.elapsed
         situation = Situation(
             world.state,
             world.now,
-            world.published,
-            world.elapsed - self.seen_since,
-            world.elapsed - self.claims_since,
-            self.in_service,
+            world.found,
+            unchanged_for=world.elapsed - self.seen_since,
+            unclaimed_for={one.of: world.elapsed - self.claims[one.of][1] for one in world.found},
+            in_service=self.in_service,
             damaged=world.damaged,
         )
-        self.seen = situation, world.secret_version, world.published.generation
+        self.seen = situation, world.secret_version
         return situation
 
     def act(self, *, dies_after: bool = False) -> Step | None:
         """Take the first step of what was seen, on the condition that it is still so."""
         if self.seen is None:
             return None
-        (situation, secret_version, generation), self.seen = self.seen, None
+        (situation, secret_version), self.seen = self.seen, None
         step = next(steps(situation, self.world.terms), None)
-        if step is not None and self._done(step, situation, secret_version, generation):
+        if step is not None and self._done(step, situation, secret_version):
             self.world.history.append(step)
         if dies_after:
             self.restart()
@@ -144,10 +167,14 @@ class Replica:
             return False
         slowest = world.elapsed - world.terms.propagation
         since = slowest if self.had_nothing_until is None else max(slowest, self.had_nothing_until)
-        bundles = [version.published for version in world.visible(since) if not version.by_hand]
-        return all(serving.authority_pem in bundle.trusted for bundle in bundles)
+        return all(
+            version.published is None or serving.authority_pem in version.published.trusted
+            for registration in BOTH
+            for version in world.visible(registration, since)
+            if not version.by_hand
+        )
 
-    def _done(self, step: Step, situation: Situation, secret_version: int, generation: int) -> bool:
+    def _done(self, step: Step, situation: Situation, secret_version: int) -> bool:
         world = self.world
         match step:
             case Serve(certificate):
@@ -156,9 +183,9 @@ class Replica:
                     self.had_nothing_until = world.elapsed
                 self.in_service = certificate
             case Publish():
-                if generation != world.published.generation:
+                if world.versions[step.of][-1].published not in situation.published:
                     return False
-                world.write_bundle(step.bundle)
+                world.write_bundle(step.bundle, of=step.of)
             case _:
                 if secret_version != world.secret_version:
                     return False

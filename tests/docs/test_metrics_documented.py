@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from certs.authority import new_authority
 from tests.repository import REPOSITORY
 from webhook.check.metrics import CheckMetrics
+from webhook.cluster.resource import WEBHOOK_CONFIGURATIONS
 from webhook.guard.metrics import GuardMetrics
 from webhook.metrics import Metrics
 
@@ -58,7 +59,7 @@ def a_guard_that_tells_all() -> Metrics:
     now = datetime.now(UTC)
     serving = new_authority(now=now).issue(ip_addresses=["127.0.0.1"], now=now)
     metrics.certificate = lambda: serving
-    metrics.is_published = lambda: True
+    metrics.is_published = lambda: dict.fromkeys(WEBHOOK_CONFIGURATIONS, True)
     return metrics
 
 

@@ -25,6 +25,7 @@ from webhook.telling.registration import Service, webhook_configuration
 
 EXPIRY = "interlock_certificate_expiry_timestamp_seconds"
 PUBLISHED = "interlock_ca_bundle_published"
+VALIDATING = "ValidatingWebhookConfiguration"
 FAILURES = "interlock_certificate_failures_total"
 CONFIGURATIONS = "validatingwebhookconfigurations"
 ADMISSION = "admissionregistration.k8s.io"
@@ -105,11 +106,11 @@ async def test_a_guard_that_registers_itself_has_published_once_it_is_ready(
     ban = sandbox.forbid("create", CONFIGURATIONS, ADMISSION)
     async with guard_against(kubeconfig, url="https://127.0.0.1:9443") as guard:
         told = await scrape(guard)
-        assert (told(PUBLISHED), told("interlock_ready")) == (0, 0)
+        assert (told(PUBLISHED, configuration=VALIDATING), told("interlock_ready")) == (0, 0)
         assert set(told.of(EXPIRY)) == {("serving",), ("authority",)}
         sandbox.allow(ban)
         await until_ready(guard)
-        assert (await scrape(guard))(PUBLISHED) == 1
+        assert (await scrape(guard))(PUBLISHED, configuration=VALIDATING) == 1
 
 
 async def test_a_guard_that_makes_its_own_certificate_and_publishes_nothing_tells_of_no_bundle(
@@ -146,10 +147,10 @@ async def test_a_bundle_that_is_emptied_is_told_until_it_is_published_again(
                 return read_scrape(await reply.text())
 
         async def is_published() -> bool:
-            return (await told())(PUBLISHED) == 1
+            return (await told())(PUBLISHED, configuration=VALIDATING) == 1
 
         async def is_not_published() -> bool:
-            return (await told())(PUBLISHED) == 0
+            return (await told())(PUBLISHED, configuration=VALIDATING) == 0
 
         async def fails() -> bool:
             return (await told())(FAILURES) >= 2

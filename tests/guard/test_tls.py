@@ -28,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from structlog.testing import capture_logs
 
 from certs.authority import Authority, new_authority
-from certs.keeper import SystemClock
+from certs.outside import SystemClock
 from sandbox import Sandbox
 from tests import objects
 from tests.benches import until

@@ -12,6 +12,7 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from certs.publication import Registration
 from tests.benches import Document, kustomized
 from tests.programs import run
 from tests.repository import REPOSITORY
@@ -19,6 +20,7 @@ from webhook import __version__
 from webhook.cluster import Cluster, events
 from webhook.cluster.certificates import ClusterCertificates
 from webhook.cluster.client import Client
+from webhook.cluster.resource import WEBHOOK_CONFIGURATIONS
 from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
 from webhook.settings import Settings
 from webhook.telling.registration import Service, mutating_webhook_configuration, webhook_configuration
@@ -109,8 +111,8 @@ def test_the_roles_are_tested_against_every_request_the_guard_can_make() -> None
         "secret",
         "create_secret",
         "update_secret",
-        "validating_webhook_configuration",
-        "update_validating_webhook_configuration",
+        "webhook_configuration",
+        "update_webhook_configuration",
     }
 
 
@@ -137,7 +139,7 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
         used.add(permission(request, confined_to=namespace))
         return web.json_response(
             {
-                "kind": KINDS.get(request.path.split("/")[-1], "Event"),
+                "kind": kind_of(request.path.split("/")),
                 "metadata": {"resourceVersion": "1"},
                 "items": [],
             }
@@ -163,8 +165,10 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
             await certificates.secret(namespace, name)
             await certificates.create_secret(secret)
             await certificates.update_secret(secret)
-            await certificates.validating_webhook_configuration(configuration["metadata"]["name"])
-            await certificates.update_validating_webhook_configuration(configuration)
+            for kind in WEBHOOK_CONFIGURATIONS:
+                registration = Registration(kind, configuration["metadata"]["name"], frozenset())
+                await certificates.webhook_configuration(registration)
+                await certificates.update_webhook_configuration(registration, configuration)
             denial = events.Denial(
                 "trainer.kubeflow.org/v1alpha1", "team", "llama", "1", "waiting", "waiting"
             )
@@ -174,16 +178,25 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
     return used
 
 
+CONFINED_BY_NAME = {"secrets", *(one.plural for one in WEBHOOK_CONFIGURATIONS.values())}
+
 KINDS = {
     "pods": "PodList",
     "a-pod": "Pod",
     "jobs": "JobList",
     "a-jobset": "JobSet",
     "a-node": "Node",
-    "trainjob-interlock": "ValidatingWebhookConfiguration",
     "trainjob-interlock-certificate": "Secret",
     "secrets": "Secret",
 }
+
+
+def kind_of(path: list[str]) -> str:
+    """What the API server calls what is at a path."""
+    for kind, resource in WEBHOOK_CONFIGURATIONS.items():
+        if resource.plural in path:
+            return kind
+    return KINDS.get(path[-1], "Event")
 
 
 def permission(request: web.Request, *, confined_to: str) -> Permission:
@@ -196,7 +209,7 @@ def permission(request: web.Request, *, confined_to: str) -> Permission:
         rest = rest[2:]
     resource, *name = rest
     verb = {"GET": "get" if name else "list", "PUT": "update", "PATCH": "patch", "POST": "create"}
-    only = name[0] if name and resource in ("validatingwebhookconfigurations", "secrets") else None
+    only = name[0] if name and resource in CONFINED_BY_NAME else None
     return (namespace, group, resource, verb[request.method], only)
 
 

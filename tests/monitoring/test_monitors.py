@@ -15,7 +15,7 @@ import yaml
 from cryptography import x509
 
 from certs.authority import new_authority
-from certs.rotation import State
+from certs.situation import State
 from certs.storage import secret_with
 from tests.benches import kustomized
 from tests.monitoring import manifests

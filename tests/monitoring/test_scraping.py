@@ -24,7 +24,7 @@ async def test_guards_are_scraped_and_alerts_fire_when_they_and_the_check_are_ki
         await prometheus.until_value('sum(up{job="trainjob-interlock"})', GUARDS)
         await prometheus.until_value('sum(up{job="trainjob-interlock-kueue"})', 1)
         await prometheus.until_value("sum(interlock_ready)", GUARDS)
-        await prometheus.until_value("sum(interlock_ca_bundle_published)", GUARDS)
+        await prometheus.until_value("min(sum by (configuration) (interlock_ca_bundle_published))", GUARDS)
         await prometheus.until_value("sum(interlock_leading)", 1)
 
         for guard in watch.guards:

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 import structlog
 
 from certs.authority import CLOCK_SKEW
-from certs.keeper import ApiServerError, SystemClock, WriteConflictError
+from certs.outside import ApiServerError, SystemClock, WriteConflictError
+from certs.publication import Registration
 from webhook.cluster.answers import ReadFailedError, WriteConflictedError
 from webhook.cluster.reads import Cluster
-from webhook.cluster.resource import SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
+from webhook.cluster.resource import SECRETS, WEBHOOK_CONFIGURATIONS, Resource
 
 _log = structlog.get_logger()
 
@@ -22,7 +23,7 @@ T = TypeVar("T")
 class ClusterCertificates:
     """`certs.keeper.CertificateApi` on a `Cluster`.
 
-    Takes get and update of the one Secret and the one webhook configuration by name, and create of Secrets in
+    Takes get and update of the one Secret and of each webhook configuration by name, and create of Secrets in
     the Secret's namespace, which RBAC can't restrict to a name.
     """
 
@@ -41,14 +42,15 @@ class ClusterCertificates:
         """Replace the version that was read. Raises WriteConflictError and ApiServerError."""
         await _told(self._cluster.replace(_secret_of(secret), secret))
 
-    async def validating_webhook_configuration(self, name: str) -> Mapping[str, Any] | None:
-        """Return the ValidatingWebhookConfiguration, or None. Raises ApiServerError."""
-        return await _told(self._cluster.fetch(VALIDATING_WEBHOOK_CONFIGURATIONS.one(name)))
+    async def webhook_configuration(self, registration: Registration) -> Mapping[str, Any] | None:
+        """Return the webhook configuration, or None. Raises ApiServerError."""
+        return await _told(self._cluster.fetch(_configuration(registration)))
 
-    async def update_validating_webhook_configuration(self, configuration: Mapping[str, Any]) -> None:
+    async def update_webhook_configuration(
+        self, registration: Registration, configuration: Mapping[str, Any]
+    ) -> None:
         """Replace the version that was read. Raises WriteConflictError and ApiServerError."""
-        one = VALIDATING_WEBHOOK_CONFIGURATIONS.one(configuration["metadata"]["name"])
-        await _told(self._cluster.replace(one, configuration))
+        await _told(self._cluster.replace(_configuration(registration), configuration))
 
 
 class ClusterClock(SystemClock):
@@ -94,3 +96,7 @@ def _secret_of(secret: Mapping[str, Any]) -> Resource:
 
 def _secret(namespace: str, name: str) -> Resource:
     return SECRETS.within(namespace).one(name)
+
+
+def _configuration(registration: Registration) -> Resource:
+    return WEBHOOK_CONFIGURATIONS[registration.kind].one(registration.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -29,7 +29,7 @@ class GuardMetrics(Metrics):
         self._waits = Waits()
         self.is_ready: Callable[[], bool] = lambda: False
         self.certificate: Callable[[], ServingCertificate | None] = lambda: None
-        self.is_published: Callable[[], bool | None] = lambda: None
+        self.is_published: Callable[[], Mapping[str, bool]] = dict
         self.certificate_failures: Callable[[], int] = lambda: 0
         decisions = Counter(
             "interlock_decisions_total",
@@ -138,13 +138,16 @@ class GuardMetrics(Metrics):
 
     def _published(self) -> tuple[Metric, ...]:
         published = self.is_published()
-        if published is None:
+        if not published:
             return ()
-        return gauge(
+        family = GaugeMetricFamily(
             "interlock_ca_bundle_published",
-            "Whether the webhook configuration's caBundle holds what this replica serves, as last seen.",
-            float(published),
+            "Whether the caBundle of a webhook configuration holds what this replica serves, as last seen.",
+            labels=["configuration"],
         )
+        for configuration, is_published in sorted(published.items()):
+            family.add_metric([configuration], float(is_published))
+        return (family,)
 
 
 @dataclass(frozen=True, slots=True)

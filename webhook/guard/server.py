@@ -30,6 +30,7 @@ from webhook.settings import Settings
 from webhook.telling.registration import (
     JOBS_PATH,
     PATH,
+    WEBHOOKS,
     mutating_webhook_configuration,
     webhook_configuration,
 )
@@ -72,7 +73,7 @@ async def listening(
         metrics.is_published = secured.is_published
         if registrations:
             # It is registered before the guard is ready, and not looked at again.
-            metrics.is_published = lambda: lifecycle.reached_api_server
+            metrics.is_published = lambda: dict.fromkeys(WEBHOOKS, lifecycle.reached_api_server)
         webhooks: dict[str, Webhook] = {
             PATH: TrainJobReviews(ask_cluster, a_key=settings.a_key, metrics=metrics),
             JOBS_PATH: JobReviews(ask_cluster_to_start, metrics=metrics),

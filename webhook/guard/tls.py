@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,12 +16,13 @@ import structlog
 from certs.authority import ServingCertificate, is_address, new_authority
 from certs.keeper import CertificateKeeper
 from certs.pem import PemError, authorities_of, certificates_in, encoded
-from certs.rotation import Terms
+from certs.publication import Registration
+from certs.situation import Terms
 from webhook.cluster import Cluster
 from webhook.cluster.certificates import ClusterCertificates, ClusterClock
 from webhook.guard.certificate_files import Following, followed
 from webhook.settings import Settings
-from webhook.telling.registration import WEBHOOK_NAME
+from webhook.telling.registration import WEBHOOKS
 
 _NEEDS_ATTENTION = frozenset(
     {
@@ -43,8 +44,8 @@ class Tls:
 
     `authority_pem` is what a client has to trust, or empty where the keeper publishes that itself, once
     `may_publish` is set. `in_service` is what is shown now; `is_published` whether API servers trust it, as
-    last seen, None where nothing is published here or seen yet; `failures` counts the rounds of looking after
-    it that failed.
+    last seen, by the kind of the webhook configuration, and empty where nothing is published here. `failures`
+    counts the rounds of looking after it that failed.
     """
 
     context: ssl.SSLContext
@@ -52,7 +53,7 @@ class Tls:
     may_publish: asyncio.Event
     authority_pem: bytes
     in_service: Callable[[], ServingCertificate | None]
-    is_published: Callable[[], bool | None]
+    is_published: Callable[[], Mapping[str, bool]]
     failures: Callable[[], int]
 
 
@@ -84,7 +85,7 @@ async def tls(settings: Settings, cluster: Cluster) -> AsyncIterator[Tls]:
                 may_publish,
                 certificate.authority_pem,
                 in_service=lambda: served.in_service,
-                is_published=lambda: None,
+                is_published=dict,
                 failures=lambda: served.failed_looks,
             )
         return
@@ -99,8 +100,10 @@ async def tls(settings: Settings, cluster: Cluster) -> AsyncIterator[Tls]:
     keeper = CertificateKeeper(
         ClusterCertificates(cluster),
         secret=(namespace, name),
-        webhook_configuration=settings.webhook_configuration,
-        webhook_names=[WEBHOOK_NAME],
+        registrations=[
+            Registration(kind, settings.webhook_configuration, frozenset(names))
+            for kind, names in WEBHOOKS.items()
+        ],
         terms=Terms(
             dns_names=hosts,
             ip_addresses=addresses,

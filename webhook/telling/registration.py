@@ -5,6 +5,7 @@ Pure: builds the object, sends nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +17,12 @@ WEBHOOK_NAME = "readmission.interlock.dispatch.phpboyscout.uk"
 JOBS_WEBHOOK_NAME = "jobs.interlock.dispatch.phpboyscout.uk"
 PATH = "/validate"
 JOBS_PATH = "/mutate-jobs"
+
+WEBHOOKS: Mapping[str, tuple[str, ...]] = {
+    "ValidatingWebhookConfiguration": (WEBHOOK_NAME,),
+    "MutatingWebhookConfiguration": (JOBS_WEBHOOK_NAME,),
+}
+"""The webhooks of the guard, by the kind of the configuration that they stand in."""
 
 
 @dataclass(frozen=True, slots=True)
