@@ -23,6 +23,9 @@ _ANSWER = aiohttp.ClientTimeout(total=30, sock_connect=5)
 _WATCH = aiohttp.ClientTimeout(total=None, sock_connect=5)
 _RETRY_SECONDS = 0.2
 _GONE = 410
+_TOO_MANY_REQUESTS = 429
+_TRIES = 10
+"""client-go's bound for a request that the API server asks to repeat."""
 
 
 class ApiError(Exception):
@@ -127,9 +130,24 @@ class Client:
     ) -> Any:
         """Make a request and return the decoded answer.
 
+        One that the API server asks to repeat is repeated, as client-go does. `Retry-After` comes with 429
+        where it has too much to do, for some seconds after a CustomResourceDefinition was made or changed
+        (`storage is (re)initializing`), and with some 5xx.
+
         Raises `ApiError` when the answer is not a success, `aiohttp.ClientError` or `TimeoutError` when
         there is none.
         """
+        for _ in range(_TRIES - 1):
+            code, answer, pause = await self._asked(method, path, body, content_type, accept)
+            if pause is None:
+                return _decoded(code, answer)
+            await asyncio.sleep(pause)
+        code, answer, _ = await self._asked(method, path, body, content_type, accept)
+        return _decoded(code, answer)
+
+    async def _asked(
+        self, method: str, path: str, body: Any, content_type: str, accept: str
+    ) -> tuple[int, bytes, float | None]:
         async with self._open.request(
             method,
             self._access.server + path,
@@ -137,7 +155,7 @@ class Client:
             headers={"Accept": accept} | ({} if body is None else {"Content-Type": content_type}),
             timeout=_ANSWER,
         ) as response:
-            return _decoded(response.status, await response.read())
+            return response.status, await response.read(), _seconds_to_wait(response)
 
     @property
     def _open(self) -> aiohttp.ClientSession:
@@ -278,6 +296,15 @@ def _summary(item: Object) -> str:
         *(f"{c['type']}={c['status']}" for c in status.get("conditions") or ()),
     ]
     return " ".join(filter(None, facts))
+
+
+def _seconds_to_wait(response: aiohttp.ClientResponse) -> float | None:
+    if response.status != _TOO_MANY_REQUESTS and response.status < 500:
+        return None
+    try:
+        return float(response.headers["Retry-After"])
+    except (KeyError, ValueError):
+        return None
 
 
 def _decoded(code: int, body: bytes) -> Any:
