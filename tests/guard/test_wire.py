@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -303,8 +304,11 @@ async def test_the_guard_answers_within_four_fifths_of_the_callers_timeout(
     took = asyncio.get_running_loop().time() - started
     assert reply.response["status"]["code"] == 503
     assert allowed_for - 0.05 < took < allowed_for / 0.8
-    told = f"(listing the Jobs, listing the pods: no answer from the API server within {allowed_for:.2g} s)"
-    assert told in reply.message
+    told = r"\(listing the Jobs, listing the pods: no answer from the API server within ([\d.]+) s\)"
+    within = re.search(told, reply.message)
+    # What reading the review took is gone when the cluster is asked.
+    assert within is not None
+    assert allowed_for - 0.05 < float(within[1]) <= allowed_for
 
 
 @pytest.mark.parametrize(
