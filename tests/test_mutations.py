@@ -188,6 +188,7 @@ PARTS = [
 ]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
 def test_without_a_part_of_the_rule_its_test_goes_red(part: Part, tmp_path: Path) -> None:
     mutate(tmp_path, part.module, part.written, part.without)

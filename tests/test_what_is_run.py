@@ -45,7 +45,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("workers", [(), ("--numprocesses=2",)], ids=["in one process", "in workers"])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param((), id="in one process"),
+        pytest.param(("--numprocesses=2",), marks=pytest.mark.prove, id="in workers"),
+    ],
+)
 def test_what_is_left_out_is_counted_in_the_last_line(folder: Path, workers: tuple[str, ...]) -> None:
     told = pytest_run("-m", f"not {PROVE}", *workers, str(folder)).splitlines()
 

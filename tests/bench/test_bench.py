@@ -28,6 +28,7 @@ LATE_SECONDS = 300
 """Nine processes are started one after the other, some of them on a machine that runs other tests."""
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(LATE_SECONDS)
 async def test_a_small_run_has_a_figure_for_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

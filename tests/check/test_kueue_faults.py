@@ -333,6 +333,7 @@ async def test_under_any_fault_no_check_is_retry_or_rejected_and_none_is_ready_b
     assert len(given) == 4
 
 
+@pytest.mark.prove
 async def test_the_process_leads_releases_its_lease_when_told_to_stop_and_is_replaced_when_killed(
     queued: Sandbox, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from tests.mutants import mutate
 FAILED = 1
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(240)  # The run alone takes a minute.
 async def test_no_fault_under_load_makes_a_wrong_yes_and_the_guards_recover_from_each() -> None:
     figures = await run(seed=1)
@@ -37,6 +38,7 @@ async def test_no_fault_under_load_makes_a_wrong_yes_and_the_guards_recover_from
     assert figures.decisions["Clear"] > 500
 
 
+@pytest.mark.prove
 def test_a_guard_that_takes_a_failed_read_for_an_empty_one_is_seen(tmp_path: Path) -> None:
     part = "    if failed:\n        return Unknown(failed)\n"
     mutate(tmp_path, "webhook/rule/verdict.py", part, "")

@@ -22,17 +22,21 @@ SEED = 1
 FAILED = 1
 
 
-async def test_whatever_is_sent_is_answered_and_never_with_a_wrong_yes() -> None:
-    campaign = Campaign(SEED, iter(range(2000)))
+@pytest.mark.parametrize(
+    "inputs", [pytest.param(400, id="400"), pytest.param(5_000, marks=pytest.mark.prove, id="5000")]
+)
+@pytest.mark.timeout(240)
+async def test_whatever_is_sent_is_answered_and_never_with_a_wrong_yes(inputs: int) -> None:
+    campaign = Campaign(SEED, iter(range(inputs)))
 
     await campaign.run()
 
     assert not campaign.failures, campaign.report()
     # It was not all refused at the door.
-    assert campaign.verdicts["PodsRemain"] > 400
-    assert campaign.verdicts["Clear"] > 100
-    assert campaign.verdicts["NoAdmission"] > 100
-    assert campaign.verdicts["HTTP 400"] > 300
+    assert campaign.verdicts["PodsRemain"] > 0.2 * inputs
+    assert campaign.verdicts["Clear"] > 0.05 * inputs
+    assert campaign.verdicts["NoAdmission"] > 0.05 * inputs
+    assert campaign.verdicts["HTTP 400"] > 0.15 * inputs
 
 
 def test_what_a_review_is_made_as_is_what_it_is_read_as() -> None:
@@ -133,6 +137,7 @@ PARTS = [
 ]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
 def test_without_a_part_of_the_guard_the_fuzzing_complains(part: Part, tmp_path: Path) -> None:
     mutate(tmp_path, part.module, part.written, part.without)

@@ -25,6 +25,7 @@ IDLE_SECONDS = 100.0
 REVIEW = orjson.dumps(objects.review(objects.trainjob(suspend=False), old=objects.trainjob(suspend=True)))
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(IDLE_SECONDS + 60)
 async def test_after_100_s_of_silence_a_request_is_answered(bench: Bench, tmp_path: Path) -> None:
     if not bench.is_real:

@@ -135,6 +135,7 @@ async def kept(sandbox: Sandbox, kubeconfig: Path) -> AsyncIterator[Guard]:
         yield guard
 
 
+@pytest.mark.prove
 async def test_a_bundle_that_is_emptied_is_told_until_it_is_published_again(
     sandbox: Sandbox, kept: Guard
 ) -> None:

@@ -187,6 +187,7 @@ async def test_a_certificate_that_url_makes_for_itself_keeps_its_key(place: Plac
     assert bundle(place).startswith(b"-----BEGIN CERTIFICATE-----")
 
 
+@pytest.mark.prove
 async def test_certificate_files_that_are_renewed_badly_are_told_without_the_key(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

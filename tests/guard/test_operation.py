@@ -111,6 +111,7 @@ class Clients:
         return head
 
 
+@pytest.mark.prove
 async def test_a_rolling_restart_under_load_fails_no_request(sandbox: Sandbox, tmp_path: Path) -> None:
     endpoints = Endpoints()
     clients = Clients(endpoints, sandbox)
@@ -130,6 +131,7 @@ async def test_a_rolling_restart_under_load_fails_no_request(sandbox: Sandbox, t
     assert clients.handshakes > CLIENTS, "no client had to move"
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("seconds", [30])
 async def test_rotation_under_load_fails_no_handshake_and_no_request(
     sandbox: Sandbox, tmp_path: Path, seconds: float

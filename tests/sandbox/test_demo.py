@@ -89,6 +89,7 @@ def guard_url(told: str) -> str:
     return found[0]
 
 
+@pytest.mark.prove
 async def test_the_demo_tells_its_story_without_kubectl_and_keeps_all_running_until_ctrl_c(
     tmp_path: Path,
 ) -> None:
@@ -119,6 +120,7 @@ async def test_the_demo_tells_its_story_without_kubectl_and_keeps_all_running_un
         await assert_closed(access["clusters"][0]["cluster"]["server"])
 
 
+@pytest.mark.prove
 async def test_the_demo_tells_its_story_with_kubectl() -> None:
     async with running("sandbox.demo", "--kubectl", kubectl_or_skip()) as demo:
         output, _ = await demo.communicate()
@@ -201,6 +203,7 @@ async def test_an_interrupt_before_anything_is_started_leaves_no_traceback(modul
         assert b"Traceback" not in rest
 
 
+@pytest.mark.prove
 async def test_the_demo_needs_no_proxy() -> None:
     proxied = dict.fromkeys(("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"), "http://127.0.0.1:1")
     unproxied = {"NO_PROXY": "", "no_proxy": ""}
