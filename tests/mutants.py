@@ -13,7 +13,11 @@ def mutate(copy: Path, module: str, written: str, without: str) -> None:
     for package in ("webhook", "certs", "sandbox", "tests"):
         shutil.copytree(REPOSITORY / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPOSITORY / "pyproject.toml", copy)
-    path = copy / module
-    source = path.read_text()
-    assert source.count(written) == 1, "the part is no longer written like this"
-    path.write_text(source.replace(written, without))
+    (copy / module).write_text(taken_away(module, written, without))
+
+
+def taken_away(module: str, written: str, without: str) -> str:
+    """A module of the project as it is without a part that stands in it once."""
+    source = (REPOSITORY / module).read_text()
+    assert source.count(written) == 1, f"{module} no longer has the part written like this: {written}"
+    return source.replace(written, without)

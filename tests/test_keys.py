@@ -75,6 +75,7 @@ def test_a_planted_key_is_found(form: str, around: Callable[[bytes], bytes]) -> 
         b"tls_key_file (INTERLOCK_TLS_KEY_FILE) holds a private key",
         b"",
     ],
+    ids=["a certificate", "certificates in base64", "a public key", "a sentence", "nothing"],
 )
 def test_what_is_no_key_is_not_found(harmless: bytes) -> None:
     assert not KeySearch([AUTHORITY.key_pem, OTHER.key_pem]).finds(in_a_log(harmless))

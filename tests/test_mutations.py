@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import mutate
+from tests.mutants import mutate, taken_away
+from tests.repository import REPOSITORY
 
 FAILED = 1
 """pytest's exit code when tests ran and some failed; an import error or no test found is another."""
@@ -165,7 +166,7 @@ PARTS = [
     ),
     Part(
         "nodes delay a denial by a second at the most",
-        "webhook/questions/admission.py",
+        "webhook/questions/reads.py",
         "NODE_STATES_SECONDS = 1.0",
         "NODE_STATES_SECONDS = 60.0",
         "tests/guard/test_wire.py::test_nodes_that_cannot_be_read_delay_a_denial_by_no_more_than_a_second",
@@ -186,6 +187,13 @@ PARTS = [
         "tests/certs/test_pem.py::test_a_key_of_every_kind_is_found_and_left_out_of_what_is_read",
     ),
 ]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_each_part_and_its_test_stand_where_they_are_said_to(part: Part) -> None:
+    taken_away(part.module, part.written, part.without)
+    file, _, test = part.test.partition("::")
+    assert f"def {test.partition('[')[0]}(" in (REPOSITORY / file).read_text()
 
 
 @pytest.mark.prove

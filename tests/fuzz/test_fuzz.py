@@ -16,7 +16,7 @@ from tests.fuzz.judging import complaints, verdict
 from tests.fuzz.oracle import must_not_be_allowed
 from tests.fuzz.reviews import MUST_BE_ALLOWED, Truth
 from tests.fuzz.wire import Reply
-from tests.mutants import mutate
+from tests.mutants import mutate, taken_away
 
 SEED = 1
 FAILED = 1
@@ -135,6 +135,11 @@ PARTS = [
         "internal error",
     ),
 ]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_each_part_stands_where_it_is_said_to(part: Part) -> None:
+    taken_away(part.module, part.written, part.without)
 
 
 @pytest.mark.prove

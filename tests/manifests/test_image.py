@@ -294,5 +294,5 @@ def test_what_the_image_leaves_out_is_gone_from_it(trimmed_client: Path) -> None
 def test_every_kind_of_credentials_works_without_what_the_image_leaves_out(trimmed_client: Path) -> None:
     """They are all that the product takes from the Kubernetes client."""
     options = ("-q", "-p", "no:cacheprovider")
-    ran = python_with(trimmed_client, "-m", "pytest", *options, "tests/cluster/test_credentials.py")
+    ran = python_with(trimmed_client, "-m", "pytest", *options, "tests/cluster/credentials")
     assert ran.returncode == 0, ran.stdout
