@@ -270,7 +270,7 @@ async def test_url_registers_a_configuration_that_is_called(tmp_path: Path) -> N
                 assert (await guard.told("ready"))["url"] == "https://127.0.0.1:9443/validate"
                 assert (await guard.told("registered"))["webhook_configuration"] == "trainjob-interlock"
             found = sandbox.get("validatingwebhookconfigurations", "trainjob-interlock")
-            (hook,) = found["webhooks"]
+            hook = found["webhooks"][0]
             assert hook["name"] == "readmission.interlock.dispatch.phpboyscout.uk"
             assert hook["clientConfig"]["url"] == "https://127.0.0.1:9443/validate"
             assert hook["failurePolicy"] == "Fail"

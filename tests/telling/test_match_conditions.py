@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from webhook.rule.readmission import NoAdmission, Operation, detect
 from webhook.rule.trainjob import DEFAULT_A_KEY, read_trainjob
-from webhook.telling.registration import match_conditions
+from webhook.telling import conditions
 
 TrainJobDocument = dict[str, Any]
 
@@ -21,7 +21,7 @@ def compiled(a_key: str) -> list[celpy.Runner]:
     environment = celpy.Environment()
     return [
         environment.program(environment.compile(condition["expression"]))
-        for condition in match_conditions(a_key)
+        for condition in conditions.of_trainjobs(a_key)
     ]
 
 

@@ -12,7 +12,12 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from certs.authority import ServingCertificate
 from webhook.metrics import OPERATIONS, OTHER, REFUSALS, VERDICTS, Metrics, counted, gauge, harmless
+from webhook.rule.records import Way
 from webhook.rule.waits import Because, Waits
+
+WAYS = tuple(way.value for way in Way)
+RECORD_VERDICTS = ("RecordKept", "Ended", "EndedByAPerson", "NotATrainJobs")
+"""What the webhook on pods answers after a question, whichever way the record would end."""
 
 JOB_VERDICTS = (*VERDICTS, "OrderOutOfDate", "BadRequest", "NoStart", "NotATrainJobs", "Unguarded")
 """What the webhook on Jobs answers."""
@@ -50,6 +55,27 @@ class GuardMetrics(Metrics):
             "AdmissionReviews of Jobs that were answered, by the answer.",
             "verdict",
             JOB_VERDICTS,
+        )
+        records = Counter(
+            "interlock_record_decisions_total",
+            "AdmissionReviews of pods that were answered, by the answer and how the record would have ended.",
+            ["verdict", "way"],
+            registry=self._registry,
+        )
+        self._record_decisions = {
+            (verdict, way): records.labels(verdict, way)
+            for verdict, ways in (
+                *((verdict, WAYS) for verdict in RECORD_VERDICTS),
+                *((verdict, (OTHER,)) for verdict in ("BadRequest", "NoEnd", "Unguarded")),
+                ("CheckFailed", (*WAYS, OTHER)),
+                ("Forbidden", ("labels",)),
+            )
+            for way in ways
+        }
+        self._node_warnings = Counter(
+            "interlock_node_warnings_total",
+            "Warnings to those who declared a node down, or deleted it, while it was Ready.",
+            registry=self._registry,
         )
         self._refused = self._counter(
             "interlock_refused_requests_total",
@@ -107,6 +133,19 @@ class GuardMetrics(Metrics):
     def job_decided(self, verdict: str, *, asked: bool, seconds: float) -> None:
         """An AdmissionReview of a Job was answered so many seconds after it arrived."""
         self._job_decisions[verdict].inc()
+        self._reviews["yes" if asked else "no"].observe(seconds)
+
+    @harmless
+    def record_decided(self, verdict: str, way: str, *, asked: bool, seconds: float) -> None:
+        """An AdmissionReview of a pod was answered so many seconds after it arrived."""
+        self._record_decisions[verdict, way or OTHER].inc()
+        self._reviews["yes" if asked else "no"].observe(seconds)
+
+    @harmless
+    def node_reviewed(self, *, warned: bool, asked: bool, seconds: float) -> None:
+        """An AdmissionReview of a node was answered so many seconds after it arrived."""
+        if warned:
+            self._node_warnings.inc()
         self._reviews["yes" if asked else "no"].observe(seconds)
 
     @harmless

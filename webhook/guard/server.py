@@ -20,16 +20,21 @@ from webhook.guard.application import DEFAULT_TIMEOUT_SECONDS, IN_FLIGHT_SECONDS
 from webhook.guard.connections import HEARD, close_silent_connections
 from webhook.guard.job_reviews import JobReviews
 from webhook.guard.metrics import GuardMetrics
+from webhook.guard.node_reviews import NodeReviews
+from webhook.guard.record_reviews import RecordReviews
 from webhook.guard.reviews import Webhook
 from webhook.guard.tls import Tls, tls
 from webhook.guard.trainjob_reviews import TrainJobReviews
 from webhook.questions.admission import Subject, ask
+from webhook.questions.record import RecordAnswer, RecordSubject, ask_record
 from webhook.questions.start import StartAnswer, StartSubject, ask_start
 from webhook.rule.verdict import Verdict
 from webhook.settings import Settings
 from webhook.telling.registration import (
     JOBS_PATH,
+    NODES_PATH,
     PATH,
+    RECORDS_PATH,
     WEBHOOKS,
     mutating_webhook_configuration,
     webhook_configuration,
@@ -64,6 +69,9 @@ async def listening(
     async def ask_cluster_to_start(subject: StartSubject, seconds: float) -> StartAnswer:
         return await ask_start(cluster, subject, seconds=seconds)
 
+    async def ask_cluster_to_end(subject: RecordSubject, seconds: float) -> RecordAnswer:
+        return await ask_record(cluster, subject, seconds=seconds)
+
     async with tls(settings, cluster) as secured, events.recording(cluster) as record:
         lifecycle = Lifecycle(has_certificate=secured.has_certificate)
         registrations = _registrations(settings, secured)
@@ -77,6 +85,8 @@ async def listening(
         webhooks: dict[str, Webhook] = {
             PATH: TrainJobReviews(ask_cluster, a_key=settings.a_key, metrics=metrics),
             JOBS_PATH: JobReviews(ask_cluster_to_start, metrics=metrics),
+            RECORDS_PATH: RecordReviews(ask_cluster_to_end, metrics=metrics),
+            NODES_PATH: NodeReviews(metrics=metrics),
         }
         app = create_app(webhooks, settings, lifecycle, metrics, record)
         runner = web.AppRunner(

@@ -5,21 +5,36 @@ Pure: builds the object, sends nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from certs.publication import ca_bundle as encoded
-from webhook.rule.trainjob import GROUP, JOBSET_NAME_LABEL, RESOURCE, is_qualified_name
+from webhook.rule.trainjob import GROUP, JOBSET_NAME_LABEL, RESOURCE
+from webhook.telling import conditions
 
 WEBHOOK_NAME = "readmission.interlock.dispatch.phpboyscout.uk"
 JOBS_WEBHOOK_NAME = "jobs.interlock.dispatch.phpboyscout.uk"
 PATH = "/validate"
 JOBS_PATH = "/mutate-jobs"
+RECORDS_WEBHOOK_NAME = "records.interlock.dispatch.phpboyscout.uk"
+EVICTIONS_WEBHOOK_NAME = "evictions.interlock.dispatch.phpboyscout.uk"
+RECORDS_PATH = "/validate-records"
+NODES_WEBHOOK_NAME = "nodes.interlock.dispatch.phpboyscout.uk"
+NODES_PATH = "/warn-nodes"
+
+
+_OF_A_JOBSET = {"matchExpressions": [{"key": JOBSET_NAME_LABEL, "operator": "Exists"}]}
+"""The objects that carry the label, before the request or after it."""
 
 WEBHOOKS: Mapping[str, tuple[str, ...]] = {
-    "ValidatingWebhookConfiguration": (WEBHOOK_NAME,),
+    "ValidatingWebhookConfiguration": (
+        WEBHOOK_NAME,
+        RECORDS_WEBHOOK_NAME,
+        EVICTIONS_WEBHOOK_NAME,
+        NODES_WEBHOOK_NAME,
+    ),
     "MutatingWebhookConfiguration": (JOBS_WEBHOOK_NAME,),
 }
 """The webhooks of the guard, by the kind of the configuration that they stand in."""
@@ -58,9 +73,32 @@ def webhook_configuration(
         WEBHOOK_NAME,
         reached.at(PATH),
         rules=[_rule([GROUP], ["*"], [RESOURCE])],
-        conditions=match_conditions(a_key),
+        conditions=conditions.of_trainjobs(a_key),
     )
-    return _configuration("ValidatingWebhookConfiguration", name, [readmission])
+    records = _webhook(
+        RECORDS_WEBHOOK_NAME,
+        reached.at(RECORDS_PATH),
+        rules=[
+            _rule([""], ["v1"], ["pods"], operations=["UPDATE", "DELETE"]),
+            _rule([""], ["v1"], ["pods/status"], operations=["UPDATE"]),
+        ],
+        conditions=conditions.of_records(),
+    )
+    records["objectSelector"] = _OF_A_JOBSET
+    evictions = _webhook(
+        EVICTIONS_WEBHOOK_NAME,
+        reached.at(RECORDS_PATH),
+        rules=[_rule([""], ["v1"], ["pods/eviction"], operations=["CREATE"])],
+        conditions=conditions.of_evictions(),
+    )
+    nodes = _webhook(
+        NODES_WEBHOOK_NAME,
+        reached.at(NODES_PATH),
+        rules=[_rule([""], ["v1"], ["nodes"], operations=["UPDATE", "DELETE"], scope="Cluster")],
+        conditions=conditions.of_nodes(),
+    )
+    nodes |= {"failurePolicy": "Ignore", "sideEffects": "None", "timeoutSeconds": min(2, timeout_seconds)}
+    return _configuration("ValidatingWebhookConfiguration", name, [readmission, records, evictions, nodes])
 
 
 def mutating_webhook_configuration(
@@ -81,10 +119,9 @@ def mutating_webhook_configuration(
         JOBS_WEBHOOK_NAME,
         reached.at(JOBS_PATH),
         rules=[_rule(["batch"], ["v1"], ["jobs"])],
-        conditions=job_match_conditions(),
+        conditions=conditions.of_jobs(),
     )
-    selector = {"matchExpressions": [{"key": JOBSET_NAME_LABEL, "operator": "Exists"}]}
-    jobs |= {"objectSelector": selector, "reinvocationPolicy": "IfNeeded"}
+    jobs |= {"objectSelector": _OF_A_JOBSET, "reinvocationPolicy": "IfNeeded"}
     return _configuration("MutatingWebhookConfiguration", name, [jobs])
 
 
@@ -97,13 +134,20 @@ def _configuration(kind: str, name: str, webhooks: list[dict[str, Any]]) -> dict
     }
 
 
-def _rule(groups: list[str], versions: list[str], resources: list[str]) -> dict[str, Any]:
+def _rule(
+    groups: list[str],
+    versions: list[str],
+    resources: list[str],
+    *,
+    operations: Sequence[str] = ("CREATE", "UPDATE"),
+    scope: str = "Namespaced",
+) -> dict[str, Any]:
     return {
         "apiGroups": groups,
         "apiVersions": versions,
-        "operations": ["CREATE", "UPDATE"],
+        "operations": list(operations),
         "resources": resources,
-        "scope": "Namespaced",
+        "scope": scope,
     }
 
 
@@ -139,59 +183,6 @@ class _Reached:
         if self.ca_bundle:
             client_config["caBundle"] = encoded(self.ca_bundle)
         return {"clientConfig": client_config, "timeoutSeconds": self.timeout_seconds}
-
-
-def job_match_conditions() -> list[dict[str, str]]:
-    """Return the CEL condition that lets through every Job that is made, and every one that is un-suspended.
-
-    It asks for more than `webhook.rule.starts` finds, never less. A Job is made once; the Job controller
-    writes its status, which is another resource, so that a Job that runs never calls.
-    """
-    expression = f"request.operation == 'CREATE'\n|| {_suspended('oldObject')} && !({_suspended('object')})"
-    return [{"name": "could-start-pods", "expression": expression}]
-
-
-def match_conditions(a_key: str) -> list[dict[str, str]]:
-    """Return the CEL conditions that let through whatever could be a re-admission.
-
-    They ask for more than `webhook.rule.readmission` finds, never less, so that writes that admit nothing
-    don't depend on the guard. Every optional field stands behind `has()`: under failurePolicy Fail a
-    condition that errs rejects the request. API servers older than 1.27 drop them and have every write
-    reviewed.
-
-    Raises ValueError when `a_key` can't be a label key.
-    """
-    # A valid key holds neither a quote nor a backslash: nothing in it can end the CEL string.
-    if not is_qualified_name(a_key):
-        raise ValueError(f"{a_key!r} can't be the key of A: it is no Kubernetes label key")
-    ways = [
-        f"!({_suspended('object')})\n   && (request.operation == 'CREATE' || {_suspended('oldObject')})",
-        f"request.operation == 'UPDATE' && {_patches_changed()}",
-        f"request.operation == 'UPDATE' && {_written('annotations', a_key)}",
-        f"request.operation == 'UPDATE' && {_written('labels', a_key)}",
-    ]
-    expression = "\n|| ".join(ways)
-    return [{"name": "could-admit-an-execution", "expression": expression}]
-
-
-def _suspended(variable: str) -> str:
-    spec = f"{variable}.spec"
-    return f"has({spec}) && has({spec}.suspend) && {spec}.suspend == true"
-
-
-def _patches_changed() -> str:
-    present = "has({0}.spec) && has({0}.spec.runtimePatches)".format
-    return (
-        f"{present('object')}\n   && !({present('oldObject')}"
-        " && object.spec.runtimePatches == oldObject.spec.runtimePatches)"
-    )
-
-
-def _written(field: str, key: str) -> str:
-    present = f"has({{0}}.metadata.{field}) && '{key}' in {{0}}.metadata.{field}".format
-    value = f"{{0}}.metadata.{field}['{key}']".format
-    same = f"{present('oldObject')} && {value('object')} == {value('oldObject')}"
-    return f"{present('object')}\n   && !({same})"
 
 
 def _client_config(url: str | None, service: Service | None, path: str) -> dict[str, Any]:

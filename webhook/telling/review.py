@@ -22,6 +22,7 @@ API_VERSION = "admission.k8s.io/v1"
 REVIEW_KIND = "AdmissionReview"
 
 LOCKED = 423
+FORBIDDEN = 403
 UNAVAILABLE = 503
 BAD_REQUEST = 400
 
@@ -36,6 +37,9 @@ def verdict_name(verdict: Verdict) -> str:
     return "Clear" if isinstance(verdict, Clear) else REASONS[type(verdict)]
 
 
+RECORD_KEPT = "RecordKept"
+"""The `reason` of a denial to end a pod's record before its process has ended."""
+
 OUT_OF_DATE = "OrderOutOfDate"
 """The `reason` of a denial to start pods that nobody orders any more."""
 
@@ -49,6 +53,8 @@ class GroupResource(NamedTuple):
 
 TRAINJOBS = GroupResource(GROUP, RESOURCE)
 JOBS = GroupResource("batch", "jobs")
+PODS = GroupResource("", "pods")
+NODES = GroupResource("", "nodes")
 
 
 class NotAReviewError(ValueError):
@@ -94,6 +100,7 @@ class Request(_Part):
     user_info: UserInfo = Field(default_factory=UserInfo, alias="userInfo")
     object: dict[str, Any] | None = None
     old_object: dict[str, Any] | None = Field(None, alias="oldObject")
+    options: dict[str, Any] | None = None
     dry_run: bool | None = Field(None, alias="dryRun")
 
     @property
@@ -176,6 +183,7 @@ def denied(
     *,
     name: str,
     asked_about: GroupResource = TRAINJOBS,
+    message: str = "",
 ) -> bytes:
     """The answer no, as the table of the wire contract has it.
 
@@ -192,7 +200,7 @@ def denied(
         ]
         counted = f"at least {remaining}" if verdict.uncounted else counted
     code = UNAVAILABLE if isinstance(verdict, Unknown) else LOCKED
-    return _denial(uid, code, REASONS[type(verdict)], wording.denial(verdict), details, counted)
+    return _denial(uid, code, REASONS[type(verdict)], message or wording.denial(verdict), details, counted)
 
 
 def bad_request(uid: str, message: str, *, name: str, asked_about: GroupResource = TRAINJOBS) -> bytes:
@@ -203,6 +211,16 @@ def bad_request(uid: str, message: str, *, name: str, asked_about: GroupResource
 def out_of_date(uid: str, message: str, *, name: str) -> bytes:
     """The answer no to a Job's start that its JobSet no longer orders."""
     return _denial(uid, LOCKED, OUT_OF_DATE, message, _details(name, JOBS), None)
+
+
+def record_kept(uid: str, message: str, *, name: str) -> bytes:
+    """The answer no to what would end a pod's record early; it succeeds once the process has ended."""
+    return _denial(uid, LOCKED, RECORD_KEPT, message, _details(name, PODS), None)
+
+
+def forbidden(uid: str, message: str, *, name: str) -> bytes:
+    """The answer no to what takes away the labels that a pod is found by: no retry helps."""
+    return _denial(uid, FORBIDDEN, "Forbidden", message, _details(name, PODS), None)
 
 
 def _details(name: str, asked_about: GroupResource) -> dict[str, Any]:

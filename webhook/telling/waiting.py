@@ -108,6 +108,14 @@ def what_ends_it(pod: RemainingPod, *, now: datetime) -> str:
     return f"at most {duration(left)}" if left > 0 else f"{duration(-left)} over its grace"
 
 
+def confirm_and_taint(node: str) -> str:
+    """What a person does about a node that is down for good."""
+    return (
+        f"confirm that {node} is down (power it off), and then: kubectl taint node {shlex.quote(node)} "
+        f"{OUT_OF_SERVICE}"
+    )
+
+
 def next_steps(verdict: Verdict, *, namespace: str, now: datetime) -> list[str]:
     """What to do or to wait for, one sentence for each kind of pod that remains and for what is not settled.
 

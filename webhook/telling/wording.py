@@ -102,7 +102,7 @@ def failures(failed: Sequence[Failure]) -> str:
     for failure in failed:
         reads_by_reason.setdefault(failure.why, []).append(failure.what)
     return "; ".join(
-        f"{', '.join(dict.fromkeys(reads))}: {_cut(why, _LONGEST_CAUSE)}"
+        f"{', '.join(dict.fromkeys(reads))}: {cut(why, _LONGEST_CAUSE)}"
         for why, reads in reads_by_reason.items()
     )
 
@@ -110,8 +110,8 @@ def failures(failed: Sequence[Failure]) -> str:
 def bad_admission_number(bad: BadAdmissionNumber, *, a_key: str) -> str:
     """Which key, where, which value, what is expected."""
     return (
-        f"{a_key} in {_cut(bad.written.place, _LONGEST_CAUSE)} is "
-        f"{_cut(repr(bad.written.value), _LONGEST_VALUE)}: "
+        f"{a_key} in {cut(bad.written.place, _LONGEST_CAUSE)} is "
+        f"{cut(repr(bad.written.value), _LONGEST_VALUE)}: "
         f"the admission number is a whole number from 0 to {GREATEST_A}, in digits; nothing was changed"
     )
 
@@ -119,7 +119,7 @@ def bad_admission_number(bad: BadAdmissionNumber, *, a_key: str) -> str:
 def unreadable_trainjob(reason: str) -> str:
     """The object is not a TrainJob as its CRD describes it."""
     return (
-        f"cannot read this TrainJob: {_cut(reason, _LONGEST_CAUSE)}; nothing was admitted. "
+        f"cannot read this TrainJob: {cut(reason, _LONGEST_CAUSE)}; nothing was admitted. "
         "Correct the field, or check that the TrainJob CRD is the one of Kubeflow Trainer 2.x"
     )
 
@@ -138,7 +138,7 @@ def internal_error(error: Exception, *, uid: str) -> Failure:
     return Failure(
         what="answering",
         why=f"internal error of the guard, {type(error).__name__}",
-        remedy=f"Try again; if it goes on, report it with the guard's log of review {_cut(uid, 40)}",
+        remedy=f"Try again; if it goes on, report it with the guard's log of review {cut(uid, 40)}",
     )
 
 
@@ -199,9 +199,9 @@ _OUT_OF_DATE = MappingProxyType(
 
 def out_of_date(order: OutOfDate, *, job: str, jobset: str) -> str:
     """A Job is to start pods and its JobSet does not order it, or no longer."""
-    why = _OUT_OF_DATE[order].format(_cut(jobset, _LONGEST_VALUE))
+    why = _OUT_OF_DATE[order].format(cut(jobset, _LONGEST_VALUE))
     return (
-        f"no pods of Job {_cut(job, _LONGEST_VALUE)} were started: {why}. What JobSet orders now it does by "
+        f"no pods of Job {cut(job, _LONGEST_VALUE)} were started: {why}. What JobSet orders now it does by "
         "itself, in a second or so; a Job that is not JobSet's needs another label than "
         "jobset.sigs.k8s.io/jobset-name"
     )
@@ -209,13 +209,18 @@ def out_of_date(order: OutOfDate, *, job: str, jobset: str) -> str:
 
 def unreadable_job(reason: str) -> str:
     """The object is not a Job as batch/v1 describes it, or names no JobSet that there can be."""
-    return f"cannot read this Job: {_cut(reason, _LONGEST_CAUSE)}; nothing was started. Correct the field"
+    return f"cannot read this Job: {cut(reason, _LONGEST_CAUSE)}; nothing was started. Correct the field"
+
+
+def unreadable_pod(reason: str) -> str:
+    """The object is no pod, or no eviction of one, as Kubernetes describes it."""
+    return f"cannot read this pod: {cut(reason, _LONGEST_CAUSE)}; nothing was done. Correct the field"
 
 
 def pod_replacement_unknown(value: str) -> str:
     """The warning for an opt-out that is none."""
     return (
-        f"{POD_REPLACEMENT_ANNOTATION} is {_cut(repr(value), _LONGEST_VALUE)}, which means nothing: a rank "
+        f"{POD_REPLACEMENT_ANNOTATION} is {cut(repr(value), _LONGEST_VALUE)}, which means nothing: a rank "
         f"of this Job is replaced once its pod has ended. The one value there is, {LEAVE}, leaves "
         "podReplacementPolicy as it is"
     )
@@ -224,7 +229,7 @@ def pod_replacement_unknown(value: str) -> str:
 def unguarded_kind(kind: str) -> str:
     """The warning for an object that this webhook has no business with."""
     return (
-        f"TrainJob Interlock guards TrainJobs and was asked about {_cut(kind, _LONGEST_VALUE)}: allowed "
+        f"TrainJob Interlock guards TrainJobs and was asked about {cut(kind, _LONGEST_VALUE)}: allowed "
         "unseen. The rules of its ValidatingWebhookConfiguration are wider than they should be"
     )
 
@@ -252,5 +257,6 @@ def _and_more(count: int, *, uncounted: bool) -> str:
     return f"and {count} more" if count > 0 else ""
 
 
-def _cut(text: str, longest: int) -> str:
+def cut(text: str, longest: int) -> str:
+    """The text, or its beginning where it is longer than `longest` characters."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -1,0 +1,185 @@
+"""Does this request end the record of a pod before its process is known to have ended, and may it?
+
+The rule goes by the records of pods, so whoever removes one early takes the rule away. Three may say that a
+process is gone: the kubelet of its node; pod-GC, for a node that is gone or out of service; and a person who
+has looked, in an annotation of the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from webhook.rule.objects import UnreadableAnswerError, conditions_of, name_of, part, text
+from webhook.rule.readmission import Operation
+from webhook.rule.starts import JOBSET_UID_LABEL, RESTART_ATTEMPT_LABEL
+from webhook.rule.trainjob import JOB_ID_LABEL, JOBSET_NAME_LABEL, SUBMISSION_LABEL
+from webhook.rule.verdict import OUT_OF_SERVICE_TAINT, TERMINAL_PHASES, Failure, NodeState, read_node_state
+
+RECORD_MAY_END_ANNOTATION = "interlock.dispatch.phpboyscout.uk/record-may-end"
+"""Why the record of this pod may end: what a person says who has looked, naming the pod's node."""
+
+LABELS_THAT_FIND = (
+    JOBSET_NAME_LABEL,
+    JOB_ID_LABEL,
+    SUBMISSION_LABEL,
+    JOBSET_UID_LABEL,
+    RESTART_ATTEMPT_LABEL,
+)
+"""The labels by which pods are found, and told to be of one start or another."""
+
+
+class Way(StrEnum):
+    """How a request ends a record."""
+
+    DELETION = "deletion"
+    EVICTION = "eviction"
+    STATUS = "status"
+    LABELS = "labels"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The part of a pod that the end of its record depends on."""
+
+    name: str
+    uid: str
+    node: str
+    terminal: bool
+    jobset_name: str
+    may_end_because: str
+    graceless: bool
+
+    @property
+    def reason_given(self) -> str:
+        """Why a person says that the record may end; empty unless it names the node.
+
+        A pod's template can have no such reason ready: it does not know the node.
+        """
+        return self.may_end_because if self.node and self.node in self.may_end_because else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The process is gone: its node is, or is declared to be down; or the pod never had one."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The process may still run. `node_state` is that of its node; None for a pod that has none yet."""
+
+    node_state: NodeState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """Whether the process is gone could not be told. Never a reason to end its record."""
+
+    failures: tuple[Failure, ...]
+
+
+RecordVerdict = Ended | Kept | Untold
+
+
+def read_record(pod: Mapping[str, Any]) -> Record:
+    """Read a pod as the API server sends it.
+
+    Raises:
+        UnreadableAnswerError: a field has another type than v1 gives it, or there is no name.
+    """
+    metadata, spec = part(pod, "metadata", "pod"), part(pod, "spec", "pod")
+    grace = spec.get("terminationGracePeriodSeconds")
+    return Record(
+        name=name_of(pod, "pod"),
+        uid=text(metadata, "uid", "pod"),
+        node=text(spec, "nodeName", "pod"),
+        terminal=_phase(pod) in TERMINAL_PHASES,
+        jobset_name=text(part(metadata, "labels", "pod"), JOBSET_NAME_LABEL, "pod"),
+        may_end_because=text(part(metadata, "annotations", "pod"), RECORD_MAY_END_ANNOTATION, "pod"),
+        graceless=type(grace) is int and grace == 0,
+    )
+
+
+def ways_of_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Way]:
+    """How an update of a pod, or of its status, ends the record: a phase that says so, labels that lose it.
+
+    The status of a pod can be written with other labels: `pods/status` takes them too.
+
+    Raises:
+        UnreadableAnswerError: one of them is no pod.
+    """
+    if _phase(old) in TERMINAL_PHASES:
+        return []
+    labels = part(part(old, "metadata", "pod"), "labels", "pod")
+    after = part(part(new, "metadata", "pod"), "labels", "pod")
+    ways = []
+    if any(label in labels and after.get(label) != labels[label] for label in LABELS_THAT_FIND):
+        ways.append(Way.LABELS)
+    if _phase(new) in TERMINAL_PHASES:
+        ways.append(Way.STATUS)
+    return ways
+
+
+def deletes_at_once(record: Record, options: Mapping[str, Any]) -> bool:
+    """Whether a deletion with these DeleteOptions removes the record before a kubelet could say anything.
+
+    Grace 0 does, given or the pod's own (`CheckGracefulDelete` of the pod's strategy), of a pod that has a
+    node and is not terminal.
+
+    Raises:
+        UnreadableAnswerError: the grace period is no whole number.
+    """
+    grace = options.get("gracePeriodSeconds")
+    if grace is not None and type(grace) is not int:
+        raise UnreadableAnswerError("the gracePeriodSeconds of the DeleteOptions is no whole number")
+    at_once = record.graceless if grace is None else grace == 0
+    return at_once and bool(record.node) and not record.terminal
+
+
+def judge(record: Record, ways: list[Way], node: Mapping[str, Any] | None) -> Ended | Kept:
+    """Whether the record may end, by its node as it is now; None is one that is gone.
+
+    Only where the pod has a node: a pod without one has no process. Its labels must stay all the same, for it
+    may get a node.
+
+    Raises:
+        UnreadableAnswerError: the document is no Node.
+    """
+    if not record.node:
+        return Kept(None) if Way.LABELS in ways else Ended("it is on no node")
+    state = read_node_state(node)
+    if state.ready == "gone":
+        return Ended(f"node {record.node} is gone")
+    if state.out_of_service:
+        return Ended(f"node {record.node} is out of service")
+    return Kept(state)
+
+
+def removes_records_of_a_running_node(
+    operation: Operation, old: Mapping[str, Any], new: Mapping[str, Any] | None
+) -> bool:
+    """Whether the request deletes a node, or taints it out of service, whose kubelet answers.
+
+    Either has pod-GC end the records of its pods, and their processes run.
+
+    Raises:
+        UnreadableAnswerError: one of them is no Node.
+    """
+    if conditions_of(old, "Node").get("Ready") != "True":
+        return False
+    if operation is Operation.DELETE:
+        return True
+    return new is not None and _is_out_of_service(new) and not _is_out_of_service(old)
+
+
+def _is_out_of_service(node: Mapping[str, Any]) -> bool:
+    taints = part(node, "spec", "Node").get("taints") or []
+    return any(isinstance(taint, dict) and taint.get("key") == OUT_OF_SERVICE_TAINT for taint in taints)
+
+
+def _phase(pod: Mapping[str, Any]) -> str:
+    return text(part(pod, "status", "pod"), "phase", "pod")

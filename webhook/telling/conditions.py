@@ -1,0 +1,129 @@
+"""The matchConditions (CEL) of the webhooks: what the API server asks the guard about, and what it does not.
+
+Each asks for more than its rule finds, never less, and is not needed: an API server older than 1.27 drops it.
+Every optional field stands behind `has()`: under failurePolicy Fail a condition that errs rejects the
+request.
+"""
+
+from __future__ import annotations
+
+from webhook.rule.records import LABELS_THAT_FIND
+from webhook.rule.trainjob import is_qualified_name
+
+
+def of_trainjobs(a_key: str) -> list[dict[str, str]]:
+    """Return the CEL conditions that let through whatever could be a re-admission.
+
+    They ask for more than `webhook.rule.readmission` finds, never less, so that writes that admit nothing
+    don't depend on the guard. Every optional field stands behind `has()`: under failurePolicy Fail a
+    condition that errs rejects the request. API servers older than 1.27 drop them and have every write
+    reviewed.
+
+    Raises ValueError when `a_key` can't be a label key.
+    """
+    # A valid key holds neither a quote nor a backslash: nothing in it can end the CEL string.
+    if not is_qualified_name(a_key):
+        raise ValueError(f"{a_key!r} can't be the key of A: it is no Kubernetes label key")
+    ways = [
+        f"!({_suspended('object')})\n   && (request.operation == 'CREATE' || {_suspended('oldObject')})",
+        f"request.operation == 'UPDATE' && {_patches_changed()}",
+        f"request.operation == 'UPDATE' && {_written('annotations', a_key)}",
+        f"request.operation == 'UPDATE' && {_written('labels', a_key)}",
+    ]
+    expression = "\n|| ".join(ways)
+    return [{"name": "could-admit-an-execution", "expression": expression}]
+
+
+def _suspended(variable: str) -> str:
+    spec = f"{variable}.spec"
+    return f"has({spec}) && has({spec}.suspend) && {spec}.suspend == true"
+
+
+def _patches_changed() -> str:
+    present = "has({0}.spec) && has({0}.spec.runtimePatches)".format
+    return (
+        f"{present('object')}\n   && !({present('oldObject')}"
+        " && object.spec.runtimePatches == oldObject.spec.runtimePatches)"
+    )
+
+
+def _written(field: str, key: str) -> str:
+    present = f"has({{0}}.metadata.{field}) && '{key}' in {{0}}.metadata.{field}".format
+    value = f"{{0}}.metadata.{field}['{key}']".format
+    same = f"{present('oldObject')} && {value('object')} == {value('oldObject')}"
+    return f"{present('object')}\n   && !({same})"
+
+
+def of_jobs() -> list[dict[str, str]]:
+    """Return the CEL condition that lets through every Job that is made, and every one that is un-suspended.
+
+    It asks for more than `webhook.rule.starts` finds, never less. A Job is made once; the Job controller
+    writes its status, which is another resource, so that a Job that runs never calls.
+    """
+    expression = f"request.operation == 'CREATE'\n|| {_suspended('oldObject')} && !({_suspended('object')})"
+    return [{"name": "could-start-pods", "expression": expression}]
+
+
+def of_records() -> list[dict[str, str]]:
+    """Return the conditions that let through what ends the record of a pod, unless a kubelet does.
+
+    An ordinary deletion has a grace period, and its end is the kubelet's to tell (group `system:nodes`): a
+    pod that comes and goes in the ordinary way never calls.
+    """
+    updated = "request.operation == 'UPDATE'"
+    ways = [
+        f"request.operation == 'DELETE' && {_at_once()}",
+        f"{updated} && {_has_ended('object')}",
+        *(f"{updated} && {_lost(label)}" for label in LABELS_THAT_FIND),
+    ]
+    return [
+        _not_a_kubelet(),
+        {"name": "has-not-ended", "expression": f"!({_has_ended('oldObject')})"},
+        {"name": "ends-the-record", "expression": "\n|| ".join(ways)},
+    ]
+
+
+def of_evictions() -> list[dict[str, str]]:
+    """Return the conditions that let through an eviction that gives its pod no time."""
+    grace = "object.deleteOptions.gracePeriodSeconds"
+    expression = f"has(object.deleteOptions) && has({grace}) && {grace} == 0"
+    return [_not_a_kubelet(), {"name": "gives-no-time", "expression": expression}]
+
+
+def of_nodes() -> list[dict[str, str]]:
+    """Return the conditions that let through the deletion of a Ready node, and its taint out of service."""
+    ready = (
+        "has(oldObject.status) && has(oldObject.status.conditions)"
+        " && oldObject.status.conditions.exists(one, one.type == 'Ready' && one.status == 'True')"
+    )
+    taint = "one.key == 'node.kubernetes.io/out-of-service'"
+    tainted = f"has({{0}}.spec) && has({{0}}.spec.taints) && {{0}}.spec.taints.exists(one, {taint})".format
+    declared = f"request.operation == 'DELETE'\n|| {tainted('object')} && !({tainted('oldObject')})"
+    return [
+        {"name": "answers", "expression": ready},
+        {"name": "is-declared-down", "expression": declared},
+    ]
+
+
+def _has_ended(variable: str) -> str:
+    phase = f"{variable}.status.phase"
+    return f"has({variable}.status) && has({phase}) && {phase} in ['Succeeded', 'Failed']"
+
+
+def _not_a_kubelet() -> dict[str, str]:
+    groups = "request.userInfo.groups"
+    return {"name": "is-no-kubelet", "expression": f"!(has({groups}) && 'system:nodes' in {groups})"}
+
+
+def _at_once() -> str:
+    given = "request.options.gracePeriodSeconds"
+    own = "oldObject.spec.terminationGracePeriodSeconds"
+    has_given = f"has(request.options) && has({given})"
+    at_once = f"{has_given} && {given} == 0 || !({has_given}) && has({own}) && {own} == 0"
+    return f"has(oldObject.spec) && has(oldObject.spec.nodeName) && ({at_once})"
+
+
+def _lost(label: str) -> str:
+    present = f"has({{0}}.metadata.labels) && '{label}' in {{0}}.metadata.labels".format
+    same = f"object.metadata.labels['{label}'] == oldObject.metadata.labels['{label}']"
+    return f"{present('oldObject')}\n   && !({present('object')} && {same})"
