@@ -21,7 +21,7 @@ from sandbox.controllers.kinds import (
     Object,
     condition_status,
 )
-from sandbox.controllers.planning import Create, Patch, delete
+from sandbox.controllers.planning import Create, delete
 from sandbox.kubectl import Command, create, taint
 from sandbox.llama import A_KEY, MANIFEST
 from sandbox.telling import NotAsToldError, Teller
@@ -102,7 +102,8 @@ class KueueAct(Teller):
         await self.cluster.nodes.lose(lost.node)
         workload = await self.cluster.client.get(WORKLOADS, "default", name)
         status = kueue.evicted(workload, datetime.now(UTC), message="Preempted to accommodate a workload")
-        await self.cluster.client.write(Patch(WORKLOADS, "default", name, {"status": status}, "status"))
+        for write in kueue.applied(workload, status):
+            await self.cluster.client.write(write)
         waiting = (
             f"waiting for pods of the previous execution to go: {lost.pod} on {lost.node} (Ready=Unknown)"
         )

@@ -186,6 +186,27 @@ PARTS = [
         "    if False:\n        raise PemError",
         "tests/certs/test_pem.py::test_a_key_of_every_kind_is_found_and_left_out_of_what_is_read",
     ),
+    Part(
+        "a variant's Workload is the TrainJob's",
+        "webhook/rule/workload.py",
+        '    (GROUP, "Workload"): "Workload",\n',
+        "",
+        "tests/check/test_whose_workload.py::test_a_variant_of_a_trainjobs_workload_waits_and_is_numbered",
+    ),
+    Part(
+        "the Workload of a TrainJob's JobSet is the TrainJob's",
+        "webhook/rule/workload.py",
+        '    ("jobset.x-k8s.io", "JobSet"): "JobSet",\n',
+        "",
+        "tests/check/test_whose_workload.py::test_the_workload_of_a_trainjobs_jobset_waits_for_its_pods",
+    ),
+    Part(
+        "what Kueue owns is taken from a Pending check, or it is written for ever",
+        "webhook/rule/workload.py",
+        "    if after.pod_set_updates or before.pod_set_updates:",
+        "    if after.pod_set_updates:",
+        "tests/check/test_kueue_story.py::test_a_wait_of_ten_minutes_after_an_eviction_is_one_write",
+    ),
 ]
 
 

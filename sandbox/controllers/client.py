@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, assert_never
+from urllib.parse import urlencode
 
 import aiohttp
 import orjson
@@ -26,6 +27,15 @@ _GONE = 410
 _TOO_MANY_REQUESTS = 429
 _TRIES = 10
 """client-go's bound for a request that the API server asks to repeat."""
+
+
+def _without_nulls(body: Object) -> Object:
+    """What a configuration that is applied leaves out is what a merge patch sets to null."""
+    return {
+        name: _without_nulls(value) if isinstance(value, dict) else value
+        for name, value in body.items()
+        if value is not None
+    }
 
 
 class ApiError(Exception):
@@ -184,12 +194,11 @@ class Client:
                     "POST", kind.path(body["metadata"].get("namespace", "")), body=body
                 )
             case Patch(kind, namespace, name, body, subresource):
-                answer = await self.request(
-                    "PATCH",
-                    kind.path(namespace, name, subresource),
-                    body=body,
-                    content_type="application/merge-patch+json",
-                )
+                path, content_type = kind.path(namespace, name, subresource), "application/merge-patch+json"
+                if write.manager:
+                    path = f"{path}?{urlencode({'fieldManager': write.manager, 'force': 'true'})}"
+                    content_type, body = "application/apply-patch+yaml", _without_nulls(body)
+                answer = await self.request("PATCH", path, body=body, content_type=content_type)
             case Delete(kind, namespace, name, uid, grace_seconds):
                 options: dict[str, Any] = {
                     "apiVersion": "v1",

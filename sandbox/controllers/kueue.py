@@ -32,13 +32,14 @@ from sandbox.controllers.kinds import (
     timestamp,
     with_condition,
 )
-from sandbox.controllers.planning import Chain, Create, Plan, patch, plan, status_patch
+from sandbox.controllers.planning import Chain, Create, Patch, Plan, patch, plan
 from sandbox.controllers.world import World
 
 WATCHED = (TRAINJOBS, WORKLOADS, ADMISSION_CHECKS, CLUSTER_QUEUES, LOCAL_QUEUES)
 
 QUEUE_NAME = "kueue.x-k8s.io/queue-name"
 _MANAGER = "kueue.x-k8s.io/manager"
+_FIELD_MANAGER = "kueue-admission"
 _PODS_OF_A_TRAINJOB = 2
 
 
@@ -63,6 +64,26 @@ def evicted(workload: Object, now: datetime, *, reason: str = "Preempted", messa
         "conditions": with_condition(status.get("conditions") or (), condition, now),
         "admissionChecks": [_reset(check, now) for check in status.get("admissionChecks") or ()],
     }
+
+
+def applied(workload: Object, status: Object) -> Chain:
+    """Return the write that makes the status fields as given (None: absent), or nothing where they are.
+
+    Kueue applies what it has read of its own and of every check with what it changes, on the version that it
+    read: it comes to own what others wrote before.
+    """
+    current = workload.get("status") or {}
+    whole = {field: current.get(field) for field in ("conditions", "admission", "admissionChecks")} | status
+    if all(current.get(field) == value for field, value in whole.items()):
+        return []
+    metadata = {name: workload["metadata"][name] for name in ("name", "namespace", "resourceVersion")}
+    body = {
+        "apiVersion": WORKLOADS.api_version,
+        "kind": WORKLOADS.name,
+        "metadata": metadata,
+        "status": whole,
+    }
+    return [Patch(WORKLOADS, metadata["namespace"], metadata["name"], body, "status", _FIELD_MANAGER)]
 
 
 def _reset(check: Object, now: datetime) -> Object:
@@ -96,8 +117,7 @@ def _of(trainjob: Object, workload: Object, queue: str, world: World, now: datet
                 workload, now, Finished=("True", "Succeeded" if condition == "Complete" else "Failed")
             )
     if workload["spec"].get("active") is False and not _is(workload, "Evicted"):
-        return status_patch(
-            WORKLOADS,
+        return applied(
             workload,
             evicted(workload, now, reason="Deactivated", message="The workload is deactivated"),
         )
@@ -144,7 +164,7 @@ def _with(workload: Object, now: datetime, **conditions: tuple[str, str]) -> Cha
     for kind, (status, message) in conditions.items():
         condition = {"type": kind, "status": status, "reason": kind, "message": message}
         found = with_condition(found, condition, now)
-    return status_patch(WORKLOADS, workload, {"conditions": found})
+    return applied(workload, {"conditions": found})
 
 
 def _stopped(trainjob: Object, workload: Object, now: datetime) -> Chain:
@@ -160,7 +180,7 @@ def _stopped(trainjob: Object, workload: Object, now: datetime) -> Chain:
     for kind in ("QuotaReserved", "Admitted"):
         condition = {"type": kind, "status": "False", "reason": "Pending", "message": "Evicted"}
         conditions = with_condition(conditions, condition, now)
-    return [*restored, *status_patch(WORKLOADS, workload, {"conditions": conditions, "admission": None})]
+    return [*restored, *applied(workload, {"conditions": conditions, "admission": None})]
 
 
 def _reserved(workload: Object, world: World, now: datetime) -> Chain:
@@ -198,8 +218,7 @@ def _reserved(workload: Object, world: World, now: datetime) -> Chain:
     assigned = [
         {"name": pods["name"], "count": pods["count"], "flavors": {}} for pods in workload["spec"]["podSets"]
     ]
-    return status_patch(
-        WORKLOADS,
+    return applied(
         workload,
         {
             "conditions": conditions,

@@ -17,13 +17,17 @@ class Create:
 
 @dataclass(frozen=True)
 class Patch:
-    """Merge-patch an object; a `metadata.resourceVersion` in the body makes it conditional."""
+    """Merge-patch an object; a `metadata.resourceVersion` in the body makes it conditional.
+
+    With a `manager` it is applied instead, by that field manager and with force.
+    """
 
     kind: Kind
     namespace: str
     name: str
     body: Object
     subresource: str = ""
+    manager: str = ""
 
 
 @dataclass(frozen=True)

@@ -31,16 +31,16 @@ def test_news_of_a_trainjob_is_for_its_own_workloads_only() -> None:
 def test_news_of_an_execution_is_for_the_workload_that_names_it() -> None:
     waiting = Waiting()
     waiting.put(of_trainjob("one"))
-    waiting.carries(ONE, frozenset({EXECUTION}))
+    waiting.carries(ONE, "llama", frozenset({EXECUTION}))
     assert waiting.of_execution("n", EXECUTION) == {ONE}
-    waiting.carries(ONE, frozenset())
+    waiting.carries(ONE, "llama", frozenset())
     assert waiting.of_execution("n", EXECUTION) == frozenset()
 
 
 def test_one_that_waits_no_more_hears_nothing() -> None:
     waiting = Waiting()
     waiting.put(of_trainjob("one"))
-    waiting.carries(ONE, frozenset({EXECUTION}))
+    waiting.carries(ONE, "llama", frozenset({EXECUTION}))
     waiting.remove(ONE)
     assert len(waiting) == 0
     assert waiting.of_trainjob("n", "llama") == waiting.of_execution("n", EXECUTION) == frozenset()
@@ -52,6 +52,18 @@ def test_one_that_gets_another_owner_hears_of_that_one() -> None:
     waiting.put(of_trainjob("one", "other"))
     assert waiting.of_trainjob("n", "llama") == frozenset()
     assert waiting.of_trainjob("n", "other") == {ONE}
+
+
+def test_one_whose_trainjob_is_found_by_its_owners_owner_hears_of_it() -> None:
+    waiting = Waiting()
+    owner = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "name": "parent", "uid": "u"}
+    waiting.put(read_workload(workload("one", namespace="n", owner=owner)))
+    assert waiting.of_trainjob("n", "llama") == frozenset()
+    waiting.carries(ONE, "llama", frozenset())
+    waiting.put(read_workload(workload("one", namespace="n", owner=owner)))
+    assert waiting.of_trainjob("n", "llama") == {ONE}
+    waiting.remove(ONE)
+    assert waiting.of_trainjob("n", "llama") == frozenset()
 
 
 async def test_the_earliest_that_is_due_comes_first_and_news_before_routine() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from tests.benches import Bench
 from tests.check.kueue_objects import CHECK, admission_check
 from tests.check.test_kueue import checking, is_ready, says, until_check
 from tests.conftest import guard_against
+from webhook.check.controller import Pace
 from webhook.rule.trainjob import DEFAULT_A_KEY
 from webhook.telling.registration import WEBHOOK_NAME
 
@@ -74,7 +77,8 @@ async def workload_of(bench: Bench, trainjob: Object) -> str:
 async def evict(bench: Bench, name: str) -> None:
     found = await bench.get(WORKLOADS, name)
     status = kueue.evicted(found, datetime.now(UTC), message="Preempted to accommodate another workload")
-    await bench.patch(WORKLOADS, name, {"status": status}, subresource="status")
+    for write in kueue.applied(found, status):
+        await bench.admin.write(write)
 
 
 def ran(processes: tuple[Any, ...], a: str) -> bool:
@@ -149,6 +153,43 @@ async def test_with_pods_that_nobody_acts_on(guarded: Bench) -> None:
         await client.until(TRAINJOBS, lambda found: found[0]["spec"]["suspend"] is False)
     assert annotation_for_pods(await guarded.get(TRAINJOBS, "llama")) == "2"
     assert (await denials(guarded))[before:] == []
+
+
+ACCELERATED = 100
+TEN_MINUTES = 600 / ACCELERATED
+
+
+async def test_a_wait_of_ten_minutes_after_an_eviction_is_one_write(bench: Bench, tmp_path: Path) -> None:
+    """Kueue leaves the check Pending with the updates of the admission before, and owns them."""
+    kubeconfig = bench.write_kubeconfig(tmp_path / "kubeconfig")
+    ordinary = Pace()
+    accelerated = replace(
+        ordinary,
+        settle=ordinary.settle / ACCELERATED,
+        shortest=ordinary.shortest / ACCELERATED,
+        longest=ordinary.longest / ACCELERATED,
+    )
+    for document in (admission_check(), CLUSTER_QUEUE, LOCAL_QUEUE):
+        await bench.create(document)
+    async with (
+        StandIn("kueue", bench.admin, kueue.WATCHED, kueue.reconcile),
+        checking(kubeconfig, pace=accelerated) as controller,
+    ):
+        name = await workload_of(bench, await bench.create(queued()))
+        await bench.admin.until(TRAINJOBS, lambda found: found[0]["spec"]["suspend"] is False)
+        labels = objects.execution_labels()
+        await bench.create(objects.pod("p-1", namespace="default", node=None, labels=labels))
+        await evict(bench, name)
+        waiting = "waiting for pods of the previous execution to go: p-1 (not scheduled)"
+        check = await until_check(bench, says(waiting), name=name)
+        assert not check.get("podSetUpdates")
+        version = (await bench.get(WORKLOADS, name))["metadata"]["resourceVersion"]
+        written, looks = controller.counts.writes, controller.counts.looks
+        await asyncio.sleep(TEN_MINUTES)
+        assert controller.counts.writes == written
+        assert (await bench.get(WORKLOADS, name))["metadata"]["resourceVersion"] == version
+        # After 10, 20, 40, 80 s and then every two minutes, each up to a third earlier.
+        assert 5 <= controller.counts.looks - looks <= 12
 
 
 def annotation_for_pods(trainjob: Object) -> str:

@@ -50,12 +50,16 @@ def granted() -> set[tuple[str, str, str]]:
 async def test_the_roles_hold_what_the_check_asks_of_the_api_server_and_no_more(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    """One Lease, taken twice; one admission, evicted, waiting, overtaken and admitted again."""
+    """One Lease, taken twice; one admission, evicted, waiting, overtaken and admitted again; one of a pod."""
     sandbox.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "trainjob-interlock"}})
     sandbox.write_kubeconfig(tmp_path / "kubeconfig", "check")
     sandbox.put(admission_check())
     trainjob = sandbox.put(objects.trainjob(namespace="default", suspend=True))
     sandbox.put(workload(NAME, owner=owned_by(trainjob)))
+    job = sandbox.put(objects.job("other-0", trainjob=None, namespace="default"))
+    gated = objects.pod("gated", trainjob=None, namespace="default", node=None)
+    gated["metadata"]["ownerReferences"] = [owned_by(job)]
+    sandbox.put(workload("of-a-pod", owner=owned_by(sandbox.put(gated))))
     async with Cluster.connect(kubeconfig=str(tmp_path / "kubeconfig")) as cluster:
         working = asyncio.Event()
 

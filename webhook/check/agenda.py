@@ -21,6 +21,7 @@ class Waiting:
         self._by_trainjob: defaultdict[Key, set[Key]] = defaultdict(set)
         self._by_execution: defaultdict[tuple[str, Execution], set[Key]] = defaultdict(set)
         self._executions: dict[Key, frozenset[Execution]] = {}
+        self._trainjobs: dict[Key, str] = {}
         self._because: dict[Key, Because] = {}
 
     def __iter__(self) -> Iterator[Key]:
@@ -36,17 +37,19 @@ class Waiting:
     def put(self, one: Workload) -> None:
         """It waits, as it is now."""
         before = self._workloads.get(one.key)
-        if before is not None and before.owner not in (None, one.owner):
+        if before is not None and before.links and before.links != one.links:
             self.remove(one.key)
         self._workloads[one.key] = one
         if one.owner is not None:
-            self._by_trainjob[one.namespace, one.owner.name].add(one.key)
+            self._is_for(one.key, one.owner.name)
 
-    def carries(self, key: Key, executions: frozenset[Execution]) -> None:
-        """Pods of these executions are those of its TrainJob."""
-        for gone in self._executions.pop(key, frozenset()):
-            self._drop(self._by_execution, (key[0], gone), key)
-        if key in self._workloads and executions:
+    def carries(self, key: Key, trainjob: str, executions: frozenset[Execution]) -> None:
+        """It is for this TrainJob, whose pods may be of these executions."""
+        self._forget_executions(key)
+        if key not in self._workloads:
+            return
+        self._is_for(key, trainjob)
+        if executions:
             self._executions[key] = executions
             for execution in executions:
                 self._by_execution[key[0], execution].add(key)
@@ -63,11 +66,11 @@ class Waiting:
 
     def remove(self, key: Key) -> None:
         """It does not wait any more."""
-        self.carries(key, frozenset())
+        self._forget_executions(key)
         self._because.pop(key, None)
-        one = self._workloads.pop(key, None)
-        if one is not None and one.owner is not None:
-            self._drop(self._by_trainjob, (one.namespace, one.owner.name), key)
+        self._workloads.pop(key, None)
+        if (trainjob := self._trainjobs.pop(key, None)) is not None:
+            self._drop(self._by_trainjob, (key[0], trainjob), key)
 
     def of_trainjob(self, namespace: str, name: str) -> frozenset[Key]:
         """Those that wait for this TrainJob."""
@@ -76,6 +79,17 @@ class Waiting:
     def of_execution(self, namespace: str, execution: Execution) -> frozenset[Key]:
         """Those whose TrainJob names this execution."""
         return frozenset(self._by_execution.get((namespace, execution), ()))
+
+    def _is_for(self, key: Key, trainjob: str) -> None:
+        before = self._trainjobs.get(key)
+        if before not in (None, trainjob):
+            self._drop(self._by_trainjob, (key[0], before), key)
+        self._trainjobs[key] = trainjob
+        self._by_trainjob[key[0], trainjob].add(key)
+
+    def _forget_executions(self, key: Key) -> None:
+        for gone in self._executions.pop(key, frozenset()):
+            self._drop(self._by_execution, (key[0], gone), key)
 
     @staticmethod
     def _drop(index: defaultdict[Any, set[Key]], at: Any, key: Key) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from webhook.check.agenda import Agenda, Waiting
-from webhook.check.deciding import Decider, Decision, decision
+from webhook.check.deciding import Decided, Decider, Decision
 from webhook.check.news import NEWS, News, events_of
 from webhook.check.objects import Counts, Objects, OvertakenError, served_version
 from webhook.cluster import Cluster, events
@@ -30,7 +30,7 @@ from webhook.rule import workload
 from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.trainjob import Execution
 from webhook.rule.waits import Because
-from webhook.rule.workload import AdmissionCheck, Clears, Finding, Key, Waits, Workload
+from webhook.rule.workload import AdmissionCheck, Clears, Key, Waits, Workload
 
 _log = structlog.get_logger()
 
@@ -263,7 +263,8 @@ class _Session:
         if one is None:
             return self._pace.longest
         self._counts.looks += 1
-        finding = await self._decider.finding(one)
+        decided = await self._decider.decide(one)
+        finding = decided.finding
         body = workload.status_write(
             one, self._checks, finding, api_version=self._objects.workloads.api_version, now=_now()
         )
@@ -277,9 +278,9 @@ class _Session:
                 message=finding.message,
             )
             self._pauses.pop(key, None)
-            self._record(one, finding)
+            self._record(one, decided)
             self._take(written, is_news=False)
-        self._controller.decided(decision(one, finding))
+        self._controller.decided(decided.decision)
         if isinstance(finding, Waits):
             self._waiting.found(key, finding.because or "unknown")
         failed = isinstance(finding, Waits) and finding.fails
@@ -292,16 +293,16 @@ class _Session:
         self._controller.decided("CheckFailed")
         self._waiting.found(key, "unknown")
 
-    def _record(self, one: Workload, finding: Finding) -> None:
+    def _record(self, one: Workload, decided: Decided) -> None:
         """Leave an event on the TrainJob that waits, as the guard does: one for each message."""
-        if isinstance(finding, Waits) and one.owner is not None:
+        if isinstance(decided.finding, Waits) and decided.trainjob is not None:
             denial = events.Denial(
                 api_version=TRAINJOBS.api_version,
                 namespace=one.namespace,
-                name=one.owner.name,
-                uid=one.owner.uid,
-                message=finding.message,
-                distinct=finding.message,
+                name=decided.trainjob.name,
+                uid=decided.trainjob.uid,
+                message=decided.finding.message,
+                distinct=decided.finding.message,
             )
             self._controller.record(denial)
 

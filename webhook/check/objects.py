@@ -1,4 +1,4 @@
-"""What the check reads and writes of the API server: Workloads, AdmissionChecks and the TrainJobs of both."""
+"""What the check reads and writes of the API server: Workloads, their owners and AdmissionChecks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import structlog
 
 from webhook.cluster import Cluster
 from webhook.cluster.answers import ReadFailedError, WriteConflictedError
-from webhook.cluster.resource import ADMISSION_CHECKS, TRAINJOBS, WORKLOADS, Resource
+from webhook.cluster.resource import ADMISSION_CHECKS, JOBS, PODS, TRAINJOBS, WORKLOADS, Resource
 from webhook.rule import workload
 from webhook.rule.trainjob import TrainJob
 from webhook.rule.verdict import Failure
-from webhook.rule.workload import AdmissionCheck, Key, Workload
+from webhook.rule.workload import AdmissionCheck, Key, Link, Workload
+
+_OWNERS = {"TrainJob": TRAINJOBS, "Job": JOBS, "Pod": PODS}
 
 _log = structlog.get_logger()
 
@@ -62,6 +64,17 @@ class Objects:
     async def trainjob(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """Read a TrainJob. Raises ReadFailedError and TimeoutError."""
         return await self._get(TRAINJOBS.within(namespace).one(name))
+
+    async def owner(self, namespace: str, link: Link) -> Mapping[str, Any] | None:
+        """Read an owner of a Workload, or the owner of one. Raises ReadFailedError and TimeoutError."""
+        match link.kind:
+            case "JobSet":
+                async with asyncio.timeout(self.seconds):
+                    return await self.cluster.jobset(namespace, link.name)
+            case "Workload":
+                return await self._get(self._workload((namespace, link.name)))
+            case kind:
+                return await self._get(_OWNERS[kind].within(namespace).one(link.name))
 
     async def write_workload(self, key: Key, body: Mapping[str, Any]) -> Workload:
         """Apply to a Workload's status; return it as it is then. Raises as `workload`, and OvertakenError."""

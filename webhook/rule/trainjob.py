@@ -13,6 +13,9 @@ from typing import Any
 
 GROUP = "trainer.kubeflow.org"
 KIND = "TrainJob"
+TRAINER = "trainer.kubeflow.org/trainjob-controller"
+"""The `spec.managedBy` of what Trainer runs in this cluster; absent is the same."""
+
 RESOURCE = "trainjobs"
 
 JOBSET_NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
@@ -72,6 +75,16 @@ class TrainJob:
     job_ids: frozenset[str]
     submissions: frozenset[str]
     uid: str = ""
+    managed_by: str = ""
+
+    @property
+    def managed_elsewhere(self) -> str:
+        """Who runs its pods, in another cluster, where Trainer does not run them in this one; else empty.
+
+        Trainer passes over a TrainJob of another `spec.managedBy`; it cannot be changed. The other value that
+        the CRD takes is MultiKueue's, on its manager.
+        """
+        return "" if self.managed_by in ("", TRAINER) else self.managed_by
 
     @property
     def executions(self) -> Iterator[Execution]:
@@ -149,6 +162,7 @@ def read_trainjob(document: Mapping[str, Any], *, a_key: str) -> TrainJob:
         job_ids=_label_values(on_pods, JOB_ID_LABEL),
         submissions=_label_values(on_pods, SUBMISSION_LABEL),
         uid=_text(metadata, "uid", "metadata") or "",
+        managed_by=_text(spec, "managedBy", "spec") or "",
     )
 
 

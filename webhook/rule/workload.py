@@ -7,9 +7,9 @@ check to Pending at once, but the quota stays reserved until the job has stopped
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from webhook.rule import trainjob
 from webhook.rule.objects import UnreadableAnswerError
@@ -50,11 +50,29 @@ class Owner:
     uid: str
 
 
+Kind = Literal["TrainJob", "JobSet", "Job", "Pod", "Workload"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An owner through which a Workload may be a TrainJob's.
+
+    Kueue makes the Workload of what carries the queue's name. A runtime, or a runtime patch, may write that
+    into the JobSet, its Jobs or their pods; and a variant, with which Kueue tries another flavor
+    (ConcurrentAdmission), is owned by the Workload of which it is one.
+    """
+
+    kind: Kind
+    name: str
+    uid: str
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """The part of a Workload that its admission check depends on.
 
-    `owner` is None where none of its owners is a TrainJob; `is_owned` tells whether it has one at all.
+    `owner` is None where none of its owners is a TrainJob; `links` are those that may lead to one, and
+    `is_owned` tells whether it has any owner at all.
     `is_open` says that Kueue waits for its checks: quota is reserved, and it is neither evicted, admitted,
     finished, deactivated nor being deleted. `reserved_since` is when quota was, as Kueue writes it.
     """
@@ -68,6 +86,7 @@ class Workload:
     pod_sets: tuple[str, ...]
     checks: tuple[CheckState, ...]
     reserved_since: str = ""
+    links: tuple[Link, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -133,6 +152,7 @@ def read_workload(document: Mapping[str, Any]) -> Workload:
         for condition in _objects(status, "conditions")
     }
     owners = _objects(metadata, "ownerReferences")
+    links = links_of(owners)
     is_open = (
         conditions.get("QuotaReserved", False)
         # While it is evicted its quota is still reserved, and a Ready now would be there, unasked, when
@@ -145,7 +165,7 @@ def read_workload(document: Mapping[str, Any]) -> Workload:
         namespace=_text(metadata, "namespace"),
         name=_text(metadata, "name"),
         version=_text(metadata, "resourceVersion"),
-        owner=next(_trainjobs(owners), None),
+        owner=next((Owner(link.name, link.uid) for link in links if link.kind == "TrainJob"), None),
         is_owned=bool(owners),
         is_open=is_open,
         pod_sets=tuple(_text(pod_set, "name") for pod_set in _objects(spec, "podSets")),
@@ -167,6 +187,7 @@ def read_workload(document: Mapping[str, Any]) -> Workload:
             ),
             "",
         ),
+        links=links,
     )
 
 
@@ -191,7 +212,7 @@ def status_write(
             "namespace": workload.namespace,
             "resourceVersion": workload.version,
         },
-        "status": {"admissionChecks": [_written(check) for check in after]},
+        "status": {"admissionChecks": list(map(_written, before, after))},
     }
 
 
@@ -217,15 +238,17 @@ def _decided(
     return after
 
 
-def _written(check: CheckState) -> dict[str, Any]:
+def _written(before: CheckState, after: CheckState) -> dict[str, Any]:
     written: dict[str, Any] = {
-        "name": check.name,
-        "state": check.state,
-        "message": check.message,
-        "lastTransitionTime": check.since,
+        "name": after.name,
+        "state": after.state,
+        "message": after.message,
+        "lastTransitionTime": after.since,
     }
-    if check.pod_set_updates:
-        written["podSetUpdates"] = list(check.pod_set_updates)
+    if after.pod_set_updates or before.pod_set_updates:
+        # Kueue owns them, too, once it has applied what it read: what we leave out is not taken away, and
+        # the next look would find what the one before did not want.
+        written["podSetUpdates"] = list(after.pod_set_updates)
     return written
 
 
@@ -284,11 +307,37 @@ def active_write(check: AdmissionCheck, *, api_version: str, now: str) -> dict[s
     }
 
 
-def _trainjobs(owners: Sequence[Mapping[str, Any]]) -> Iterator[Owner]:
+_LINKS: Mapping[tuple[str, str], Kind] = {
+    (trainjob.GROUP, trainjob.KIND): "TrainJob",
+    ("jobset.x-k8s.io", "JobSet"): "JobSet",
+    ("batch", "Job"): "Job",
+    ("", "Pod"): "Pod",
+    (GROUP, "Workload"): "Workload",
+}
+
+
+def links_of(owners: Iterable[Mapping[str, Any]]) -> tuple[Link, ...]:
+    """The owners that are TrainJobs, or may themselves be a TrainJob's.
+
+    Raises:
+        UnreadableAnswerError: they do not have the shape of `ownerReferences`.
+    """
+    links = []
     for owner in owners:
-        group = _text(owner, "apiVersion").partition("/")[0]
-        if (group, owner.get("kind")) == (trainjob.GROUP, trainjob.KIND):
-            yield Owner(_text(owner, "name"), _text(owner, "uid"))
+        api_version = _text(owner, "apiVersion")
+        group = api_version.rpartition("/")[0]
+        if (kind := _LINKS.get((group, _text(owner, "kind")))) is not None:
+            links.append(Link(kind, _text(owner, "name"), _text(owner, "uid")))
+    return tuple(links)
+
+
+def read_links(document: Mapping[str, Any]) -> tuple[Link, ...]:
+    """The owners of an object on the way from a Workload to a TrainJob.
+
+    Raises:
+        UnreadableAnswerError: it does not have the shape of an object.
+    """
+    return links_of(_objects(_object(document, "metadata"), "ownerReferences"))
 
 
 def _object(parent: Mapping[str, Any], field: str) -> Mapping[str, Any]:

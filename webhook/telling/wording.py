@@ -150,10 +150,24 @@ def to_a_person(failure: Failure) -> Failure:
     return replace(failure, remedy=remedy)
 
 
-def nothing_remains(*, a: int | None = None) -> str:
-    """The admission check of an execution that may start, as number `a`."""
+def nothing_remains(*, a: int | None = None, elsewhere: str = "") -> str:
+    """The admission check of an execution that may start, as number `a`; `elsewhere` is who runs its pods."""
     sentence = "no pod of the previous execution remains"
+    if elsewhere:
+        sentence += (
+            f" in this cluster; its pods are in another one (managedBy: {elsewhere}), which cannot be seen "
+            "from here and whose own check decides"
+        )
     return sentence if a is None else f"{sentence}; this is admission {a}"
+
+
+def in_another_cluster(name: str, managed_by: str) -> Failure:
+    """The pods of a TrainJob are in another cluster, as MultiKueue's are: none of them is seen here."""
+    return Failure(
+        what="listing the pods",
+        why=f"they are in another cluster (spec.managedBy is {managed_by}), which cannot be seen from here",
+        remedy=f"Ask there: interlock --context CONTEXT inspect {name}, with the context of that cluster",
+    )
 
 
 def nothing_to_wait_for() -> str:
@@ -166,9 +180,19 @@ def no_owner() -> str:
     return "waiting for Kueue to say whose Workload this is: it has no owner"
 
 
-def trainjob_gone(name: str) -> str:
-    """The admission check of a Workload whose TrainJob is deleted, or was made again since."""
-    return f"TrainJob {name} that this Workload was made for is gone; nothing was admitted"
+def owner_gone(kind: str, name: str) -> str:
+    """The admission check of a Workload whose owner is deleted, or was made again since."""
+    return f"{kind} {name} that this Workload was made for is gone; nothing was admitted"
+
+
+def nothing_remains_of_the_jobset() -> str:
+    """The admission check where Kueue lets the JobSet of a TrainJob start, and not the TrainJob."""
+    return f"{nothing_remains()}; A is not raised, for Kueue starts the JobSet and not its TrainJob"
+
+
+def nothing_of_another_start() -> str:
+    """The admission check where Kueue lets a Job or a pod of a TrainJob start."""
+    return "no pod of another start remains; A is not raised, for Kueue starts a part of the TrainJob alone"
 
 
 def greatest_a(a_key: str) -> str:
