@@ -6,13 +6,16 @@ each leaves out is said in its module.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
 from sandbox.controllers import (
+    failure_recovery,
     job,
     jobset,
     kubelets,
@@ -21,32 +24,51 @@ from sandbox.controllers import (
     pod_gc,
     scheduler,
     trainer,
+    users,
 )
 from sandbox.controllers.client import ApiError, Client
-from sandbox.controllers.controller import Controller
+from sandbox.controllers.controller import Controller, Reconcile, growing
 from sandbox.controllers.kinds import (
     NODES,
     OUT_OF_SERVICE,
     PODS,
     UNREACHABLE,
+    Kind,
     Object,
     condition_status,
     has_taint,
 )
 from sandbox.controllers.kubelets import Machines, Process
 from sandbox.controllers.planning import Create, Patch, Plan, delete
+from sandbox.controllers.users import User
 from sandbox.controllers.world import World
 
-__all__ = ["ApiError", "Client", "Controller", "Controllers", "Nodes", "Pods", "Process"]
+__all__ = ["ApiError", "Client", "Controller", "Controllers", "Nodes", "Pods", "Process", "Waits"]
 
 _CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "500"}
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long the stand-ins wait for what takes minutes on a real cluster; by default as long as there."""
+
+    toleration: timedelta = timedelta(seconds=300)
+    """A pod that does not say it itself stays so long on a node that is lost."""
+    longest_retry: timedelta = timedelta(seconds=1000)
+    """To what the pauses grow after which the JobSet controller tries again; they start at 5 ms."""
+    recovery: timedelta = timedelta(seconds=60)
+    """Kueue's FailureRecoveryPolicy, where it runs, ends a pod so long after its deletion timestamp."""
 
 
 class Controllers:
     """All of them, against the API server of a kubeconfig; an async context manager.
 
     `grace_seconds` is how long a Terminating pod's processes take to stop, `backoff_seconds` how long a Job
-    waits before it replaces a failed pod. Each controller is an attribute that can be stalled by itself.
+    waits before it replaces a failed pod, `waits` what else takes its time. Each controller is an attribute
+    that can be stalled by itself.
+
+    Each writes as the user that the real one is, and so does each kubelet. On an API server that permits
+    nothing to those, `also_in` names groups that they are in too.
     """
 
     def __init__(
@@ -56,26 +78,46 @@ class Controllers:
         *,
         grace_seconds: float = 0.1,
         backoff_seconds: float = 0.5,
+        waits: Waits | None = None,
+        also_in: tuple[str, ...] = (),
     ) -> None:
-        self.client = Client(kubeconfig, user_agent="interlock-sandbox-controllers")
+        self.client = Client(kubeconfig, user_agent="interlock-sandbox-controllers", also_in=also_in)
+        self._waits = waits or Waits()
         self._machines = Machines(tuple(nodes))
         self._changed = asyncio.Event()
         self._grace = timedelta(seconds=grace_seconds)
         self._backoff = timedelta(seconds=backoff_seconds)
-        self._failed_since: dict[str, datetime] = {}
+        self._failed_since: job.Failures = {}
         self._stack = AsyncExitStack()
-        self.trainer = Controller("trainer", self.client, trainer.WATCHED, trainer.reconcile)
-        self.kueue = Controller("kueue", self.client, kueue.WATCHED, kueue.reconcile)
-        self.jobset = Controller("jobset", self.client, jobset.WATCHED, jobset.reconcile)
-        self.job = Controller("job", self.client, job.WATCHED, self._reconcile_jobs)
-        self.scheduler = Controller("scheduler", self.client, scheduler.WATCHED, scheduler.reconcile)
-        self.node_lifecycle = Controller(
-            "node_lifecycle", self.client, node_lifecycle.WATCHED, self._reconcile_nodes
+        self.trainer = self._controller("trainer", trainer.WATCHED, trainer.reconcile, users.TRAINER)
+        self.kueue = self._controller("kueue", kueue.WATCHED, kueue.reconcile, users.KUEUE)
+        self.jobset = Controller(
+            "jobset",
+            self.client,
+            jobset.WATCHED,
+            jobset.reconcile,
+            user=users.JOBSET,
+            pause=growing(self._waits.longest_retry),
         )
-        self.pod_gc = Controller("pod_gc", self.client, pod_gc.WATCHED, pod_gc.reconcile)
-        self.kubelets = Controller("kubelets", self.client, kubelets.WATCHED, self._reconcile_kubelets)
+        self.job = self._controller("job", job.WATCHED, self._reconcile_jobs, users.JOB_CONTROLLER)
+        self.scheduler = self._controller(
+            "scheduler", scheduler.WATCHED, scheduler.reconcile, users.SCHEDULER
+        )
+        self.node_lifecycle = self._controller(
+            "node_lifecycle", node_lifecycle.WATCHED, self._reconcile_nodes, users.NODE_CONTROLLER
+        )
+        self.pod_gc = self._controller("pod_gc", pod_gc.WATCHED, pod_gc.reconcile, users.POD_GC)
+        self.failure_recovery = self._controller(
+            "failure_recovery", failure_recovery.WATCHED, self._recover_failures, users.KUEUE
+        )
+        self.kubelets = self._controller("kubelets", kubelets.WATCHED, self._reconcile_kubelets)
         self.nodes = Nodes(self)
         self.pods = Pods(self)
+
+    def _controller(
+        self, name: str, kinds: Sequence[Kind], reconcile: Reconcile, user: User | None = None
+    ) -> Controller:
+        return Controller(name, self.client, kinds, reconcile, user=user)
 
     @property
     def all(self) -> tuple[Controller, ...]:
@@ -109,10 +151,24 @@ class Controllers:
     ) -> None:
         await self._stack.aclose()
 
+    @asynccontextmanager
+    async def recovering_failures(self) -> AsyncIterator[None]:
+        """Run Kueue's FailureRecoveryPolicy, which is no part of a cluster unless it was configured."""
+        async with self.failure_recovery:
+            yield
+
     @property
     def processes(self) -> tuple[Process, ...]:
         """What really runs now, on lost nodes too, sorted by pod."""
         return tuple(sorted(self._machines.processes.values(), key=lambda p: (p.namespace, p.pod)))
+
+    @property
+    def doubled(self) -> tuple[tuple[Process, ...], ...]:
+        """The processes of each rank that runs more than once now."""
+        ranks: dict[tuple[str, str, str], list[Process]] = defaultdict(list)
+        for process in self.processes:
+            ranks[process.rank].append(process)
+        return tuple(tuple(found) for _, found in sorted(ranks.items()) if len(found) > 1)
 
     async def processes_until(
         self, reached: Callable[[tuple[Process, ...]], bool], *, seconds: float = 10
@@ -152,8 +208,11 @@ class Controllers:
         self._failed_since = job.failed_since(world, now, self._failed_since)
         return job.reconcile(world, now, self._failed_since, self._backoff)
 
+    def _recover_failures(self, world: World, now: datetime) -> Plan:
+        return failure_recovery.reconcile(world, now, self._waits.recovery)
+
     def _reconcile_nodes(self, world: World, now: datetime) -> Plan:
-        return node_lifecycle.reconcile(world, now, self._machines.silent)
+        return node_lifecycle.reconcile(world, now, self._machines.silent, self._waits.toleration)
 
     def _reconcile_kubelets(self, world: World, now: datetime) -> Plan:
         machines, decided = kubelets.reconcile(world, now, self._machines, self._grace)

@@ -18,12 +18,14 @@ import orjson
 
 from sandbox.controllers.kinds import PODS, Kind, Object
 from sandbox.controllers.planning import Bind, Create, Delete, Patch, Write
+from sandbox.controllers.users import User
 from sandbox.controllers.world import Changed, Event, Listed, World
 
 _ANSWER = aiohttp.ClientTimeout(total=30, sock_connect=5)
 _WATCH = aiohttp.ClientTimeout(total=None, sock_connect=5)
 _RETRY_SECONDS = 0.2
 _GONE = 410
+_NOT_SERVED = 404
 _TOO_MANY_REQUESTS = 429
 _TRIES = 10
 """client-go's bound for a request that the API server asks to repeat."""
@@ -109,11 +111,22 @@ def _material(section: Mapping[str, Any], key: str) -> bytes:
 
 
 class Client:
-    """Requests to one API server; an async context manager."""
+    """Requests to one API server; an async context manager.
 
-    def __init__(self, kubeconfig: Mapping[str, Any], *, user_agent: str = "interlock-sandbox") -> None:
+    `also_in` are groups that everybody whom it acts as is in, for an API server that permits nothing else to
+    them.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: Mapping[str, Any],
+        *,
+        user_agent: str = "interlock-sandbox",
+        also_in: tuple[str, ...] = (),
+    ) -> None:
         self._access = Access.from_kubeconfig(kubeconfig)
         self._user_agent = user_agent
+        self._also_in = also_in
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -137,8 +150,9 @@ class Client:
         body: Any = None,
         content_type: str = "application/json",
         accept: str = "application/json",
+        by: User | None = None,
     ) -> Any:
-        """Make a request and return the decoded answer.
+        """Make a request, as another user if one is named, and return the decoded answer.
 
         One that the API server asks to repeat is repeated, as client-go does. `Retry-After` comes with 429
         where it has too much to do, for some seconds after a CustomResourceDefinition was made or changed
@@ -147,22 +161,28 @@ class Client:
         Raises `ApiError` when the answer is not a success, `aiohttp.ClientError` or `TimeoutError` when
         there is none.
         """
+        headers = [("Accept", accept)]
+        if body is not None:
+            headers.append(("Content-Type", content_type))
+        if by is not None:
+            headers.append(("Impersonate-User", by.name))
+            headers += [("Impersonate-Group", group) for group in (*by.groups, *self._also_in)]
         for _ in range(_TRIES - 1):
-            code, answer, pause = await self._asked(method, path, body, content_type, accept)
+            code, answer, pause = await self._asked(method, path, body, headers)
             if pause is None:
                 return _decoded(code, answer)
             await asyncio.sleep(pause)
-        code, answer, _ = await self._asked(method, path, body, content_type, accept)
+        code, answer, _ = await self._asked(method, path, body, headers)
         return _decoded(code, answer)
 
     async def _asked(
-        self, method: str, path: str, body: Any, content_type: str, accept: str
+        self, method: str, path: str, body: Any, headers: list[tuple[str, str]]
     ) -> tuple[int, bytes, float | None]:
         async with self._open.request(
             method,
             self._access.server + path,
             data=None if body is None else orjson.dumps(body),
-            headers={"Accept": accept} | ({} if body is None else {"Content-Type": content_type}),
+            headers=headers,
             timeout=_ANSWER,
         ) as response:
             return response.status, await response.read(), _seconds_to_wait(response)
@@ -185,37 +205,40 @@ class Client:
         items = [{**typed, **item} for item in answer.get("items") or ()]
         return Listed(kind, items, answer["metadata"].get("resourceVersion") or "0")
 
-    async def write(self, write: Write) -> Object:
-        """Make a write and return what the API server answers."""
+    async def write(self, write: Write, by: User | None = None) -> Object:
+        """Make a write and return what the API server answers; `by` writes, if the write names nobody."""
         answer: Object
         match write:
             case Create(kind, body):
-                answer = await self.request(
-                    "POST", kind.path(body["metadata"].get("namespace", "")), body=body
-                )
+                path = kind.path(body["metadata"].get("namespace", ""))
+                answer = await self.request("POST", path, body=body, by=by)
             case Patch(kind, namespace, name, body, subresource):
                 path, content_type = kind.path(namespace, name, subresource), "application/merge-patch+json"
                 if write.manager:
                     path = f"{path}?{urlencode({'fieldManager': write.manager, 'force': 'true'})}"
                     content_type, body = "application/apply-patch+yaml", _without_nulls(body)
-                answer = await self.request("PATCH", path, body=body, content_type=content_type)
+                answer = await self.request(
+                    "PATCH", path, body=body, content_type=content_type, by=write.by or by
+                )
             case Delete(kind, namespace, name, uid, grace_seconds):
                 options: dict[str, Any] = {
                     "apiVersion": "v1",
                     "kind": "DeleteOptions",
                     "preconditions": {"uid": uid},
-                    "propagationPolicy": "Background",
+                    "propagationPolicy": "Foreground" if write.foreground else "Background",
                 }
                 if grace_seconds is not None:
                     options["gracePeriodSeconds"] = grace_seconds
-                answer = await self.request("DELETE", kind.path(namespace, name), body=options)
+                answer = await self.request(
+                    "DELETE", kind.path(namespace, name), body=options, by=write.by or by
+                )
             case Bind():
-                answer = await self._bind(write)
+                answer = await self._bind(write, by)
             case _:
                 assert_never(write)
         return answer
 
-    async def _bind(self, bind: Bind) -> Any:
+    async def _bind(self, bind: Bind, by: User | None) -> Any:
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -223,13 +246,14 @@ class Client:
             "target": {"apiVersion": "v1", "kind": "Node", "name": bind.node},
         }
         try:
-            return await self.request("POST", PODS.path(bind.namespace, bind.name, "binding"), body=body)
+            path = PODS.path(bind.namespace, bind.name, "binding")
+            return await self.request("POST", path, body=body, by=by)
         except ApiError as error:
             if error.code not in {404, 405}:
                 raise
         # The sandbox has no `binding`, but lets the node be written, which a real API server doesn't.
         node = {"metadata": {"uid": bind.uid}, "spec": {"nodeName": bind.node}}
-        return await self.write(Patch(PODS, bind.namespace, bind.name, node))
+        return await self.write(Patch(PODS, bind.namespace, bind.name, node), by)
 
     async def watch(self, kind: Kind, version: str) -> AsyncGenerator[tuple[str, Object]]:
         """Yield (type, object) from a version on, until the API server ends the watch.
@@ -254,9 +278,11 @@ class Client:
         """Yield a list of the kind and then every change, for ever.
 
         As client-go's reflector does: a broken watch goes on from the last version seen, a version that is
-        too old (410) means listing anew, and a server that does not answer is asked again.
+        too old (410) means listing anew, and a server that does not answer is asked again. Of a kind that is
+        not served (404) there is nothing, until it is.
         """
         version = ""
+        is_served = True
         while True:
             try:
                 if not version:
@@ -269,8 +295,11 @@ class Client:
                         if change != "BOOKMARK":
                             yield Changed(kind, item, gone=change == "DELETED")
             except ApiError as error:
-                if error.code == _GONE:
+                if error.code in {_GONE, _NOT_SERVED}:
                     version = ""
+                if error.code == _NOT_SERVED and is_served:
+                    is_served = False
+                    yield Listed(kind, [], "0")
             except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError):
                 pass
             await asyncio.sleep(_RETRY_SECONDS)

@@ -5,11 +5,13 @@ TTL; the backoff is constant (the real one doubles from 10 s); a replaced Termin
 failed.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sandbox.controllers.kinds import (
+    COMPLETION_INDEX,
+    JOB_NAME,
     JOBS,
     PODS,
     Object,
@@ -27,32 +29,55 @@ from sandbox.controllers.planning import Chain, Create, Plan, delete, plan, stat
 from sandbox.controllers.world import World
 
 WATCHED = (JOBS, PODS)
-_INDEX = "batch.kubernetes.io/job-completion-index"
 _SUSPENDED = {"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"}
 _RESUMED = {"type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed"}
 _LIMIT = {"reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}
 _DONE = {"reason": "CompletionsReached", "message": "Reached expected number of succeeded pods"}
 
 
-def failed_since(world: World, now: datetime, before: Mapping[str, datetime]) -> dict[str, datetime]:
-    """Remember by pod uid when a failed pod was first seen failed; pods that are gone are forgotten.
+Failures = dict[str, tuple[str, datetime | None]]
+"""By pod uid, the uid of its Job and when it was first seen failed; None where that counts for nothing."""
 
-    Kept beside the API server because its timestamps are whole seconds and the backoff may be shorter.
+
+def failed_since(world: World, now: datetime, before: Failures) -> Failures:
+    """Remember which pods failed, and when they were first seen so, for as long as their Job is there.
+
+    The backoff outlives the record of the pod, which the kubelet of a Terminating one deletes at once. Kept
+    beside the API server because its timestamps are whole seconds and the backoff may be shorter.
     """
-    failed = (pod["metadata"]["uid"] for pod in world.all(PODS) if _phase(pod) == "Failed")
-    return {uid: before.get(uid, now) for uid in failed}
+    jobs = {job["metadata"]["uid"]: job for job in world.all(JOBS)}
+    failures = {uid: failure for uid, failure in before.items() if failure[0] in jobs}
+    for pod in world.all(PODS):
+        owner = next((ref["uid"] for ref in pod["metadata"].get("ownerReferences") or ()), "")
+        if _phase(pod) == "Failed" and owner in jobs:
+            counts = _counts(pod, jobs[owner])
+            failures.setdefault(pod["metadata"]["uid"], (owner, now if counts else None))
+    return failures
 
 
-def reconcile(world: World, now: datetime, failures: Mapping[str, datetime], backoff: timedelta) -> Plan:
+def _counts(pod: Object, job: Object) -> bool:
+    """Whether a failure counts: not that of a pod that was deleted to suspend, or replaced as Terminating."""
+    return not is_terminating(pod) or (_is_patient(job) and not job["spec"].get("suspend"))
+
+
+def _is_patient(job: Object) -> bool:
+    return bool(job["spec"].get("podReplacementPolicy") == "Failed")
+
+
+def reconcile(world: World, now: datetime, failures: Failures, backoff: timedelta) -> Plan:
     """Decide the writes for every Job; `failures` is what `failed_since` remembers."""
     chains, wakes = [], []
     pods = world.all(PODS)
+    failed: dict[str, list[datetime]] = defaultdict(list)
+    for job_uid, moment in failures.values():
+        if moment is not None:
+            failed[job_uid].append(moment)
     for job in world.all(JOBS):
         if is_terminating(job) or is_finished_job(job):
             continue
-        own = _Own(job, [pod for pod in pods if controlled_by(pod, job)])
-        retry_at = max((failures[uid] + backoff for uid in own.failed if uid in failures), default=None)
-        chain, wake_at = _chain(own, now, retry_at)
+        moments = failed[job["metadata"]["uid"]]
+        own = _Own(job, [pod for pod in pods if controlled_by(pod, job)], len(moments))
+        chain, wake_at = _chain(own, now, max(moments) + backoff if moments else None)
         chains.append(chain)
         wakes.append(wake_at)
     return plan(chains, wakes)
@@ -63,13 +88,14 @@ def _phase(pod: Object) -> str:
 
 
 def _index(pod: Object) -> int:
-    return int(pod["metadata"]["labels"][_INDEX])
+    return int(pod["metadata"]["labels"][COMPLETION_INDEX])
 
 
 @dataclass(frozen=True)
 class _Own:
     job: Object
     pods: list[Object]
+    seen_failed: int
 
     @property
     def active(self) -> list[Object]:
@@ -80,13 +106,9 @@ class _Own:
         return [pod for pod in self.pods if not is_terminal(pod) and is_terminating(pod)]
 
     @property
-    def failed(self) -> list[str]:
-        return [pod["metadata"]["uid"] for pod in self.pods if _phase(pod) == "Failed"]
-
-    @property
     def failures(self) -> int:
-        # Failed pods may be deleted; the count in the status only grows.
-        return max(len(self.failed), int((self.job.get("status") or {}).get("failed", 0)))
+        # What is remembered goes with the memory; the count in the status only grows.
+        return max(self.seen_failed, int((self.job.get("status") or {}).get("failed", 0)))
 
     @property
     def succeeded(self) -> set[int]:
@@ -108,8 +130,7 @@ class _Own:
         `TerminatingOrFailed`, replaces it beside the process that may still run.
         """
         spec = self.job["spec"]
-        patient = spec.get("podReplacementPolicy") == "Failed"
-        held = [*self.active, *(self.terminating if patient else [])]
+        held = [*self.active, *(self.terminating if _is_patient(self.job) else [])]
         taken = self.succeeded | {_index(pod) for pod in held}
         room = max(int(spec.get("parallelism", 1)) - len(held), 0)
         return [index for index in range(self.completions) if index not in taken][:room]
@@ -178,10 +199,10 @@ def pod_of(job: Object, index: int) -> Object:
     host = f"{metadata['name']}-{index}"
     labels = {
         "batch.kubernetes.io/controller-uid": metadata["uid"],
-        "batch.kubernetes.io/job-name": metadata["name"],
+        JOB_NAME: metadata["name"],
         "controller-uid": metadata["uid"],
         "job-name": metadata["name"],
-        _INDEX: str(index),
+        COMPLETION_INDEX: str(index),
     }
     return {
         "apiVersion": PODS.api_version,
@@ -190,7 +211,7 @@ def pod_of(job: Object, index: int) -> Object:
             "generateName": f"{host}-",
             "namespace": metadata["namespace"],
             "labels": {**(given.get("labels") or {}), **labels},
-            "annotations": {**(given.get("annotations") or {}), _INDEX: str(index)},
+            "annotations": {**(given.get("annotations") or {}), COMPLETION_INDEX: str(index)},
             "ownerReferences": [owner_reference(job)],
         },
         "spec": {**template["spec"], "hostname": host},

@@ -11,6 +11,8 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 LOST = "sandbox.interlock.dispatch.phpboyscout.uk/lost"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+JOB_NAME = "batch.kubernetes.io/job-name"
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
@@ -39,9 +41,13 @@ class Kind:
 
 PODS = Kind("", "v1", "Pod", "pods")
 NODES = Kind("", "v1", "Node", "nodes", namespaced=False)
+EVENTS = Kind("", "v1", "Event", "events")
 JOBS = Kind("batch", "v1", "Job", "jobs")
 JOBSETS = Kind("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 TRAINJOBS = Kind("trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs")
+RUNTIMES = Kind(
+    "trainer.kubeflow.org", "v1alpha1", "ClusterTrainingRuntime", "clustertrainingruntimes", namespaced=False
+)
 WORKLOADS = Kind("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
 ADMISSION_CHECKS = Kind("kueue.x-k8s.io", "v1beta2", "AdmissionCheck", "admissionchecks", namespaced=False)
 CLUSTER_QUEUES = Kind("kueue.x-k8s.io", "v1beta2", "ClusterQueue", "clusterqueues", namespaced=False)

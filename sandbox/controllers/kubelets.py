@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sandbox.controllers.kinds import (
+    COMPLETION_INDEX,
+    JOB_NAME,
     JOBSET_NAME,
     NODES,
     PODS,
@@ -19,7 +21,8 @@ from sandbox.controllers.kinds import (
     timestamp,
     with_condition,
 )
-from sandbox.controllers.planning import Chain, Plan, delete, plan, status_patch
+from sandbox.controllers.planning import Chain, Plan, delete, plan, status_patch, written_by
+from sandbox.controllers.users import kubelet
 from sandbox.controllers.world import World
 
 WATCHED = (PODS, NODES)
@@ -35,7 +38,10 @@ _EVICTED = {"reason": "Evicted", "message": "The node was low on resource: memor
 
 @dataclass(frozen=True)
 class Process:
-    """The containers of one pod, running on a machine; `a` is the admission number that the pod carries."""
+    """The containers of one pod, running on a machine; `a` is the admission number that the pod carries.
+
+    `index` is the pod's completion index within its Job: the rank, where one Job has all ranks.
+    """
 
     pod_uid: str
     namespace: str
@@ -43,6 +49,13 @@ class Process:
     trainjob: str
     a: str | None
     node: str
+    job: str = ""
+    index: str = ""
+
+    @property
+    def rank(self) -> tuple[str, str, str]:
+        """What at most one process may be at a time."""
+        return self.namespace, self.job, self.index
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,8 @@ def reconcile(world: World, now: datetime, machines: Machines, grace: timedelta)
     pods = {pod["metadata"]["uid"]: pod for pod in world.all(PODS)}
     for node in filter(None, (world.get(NODES, "", name) for name in connected)):
         conditions = (node.get("status") or {}).get("conditions") or []
-        chains.append(status_patch(NODES, node, {"conditions": with_condition(conditions, _READY, now)}))
+        written = status_patch(NODES, node, {"conditions": with_condition(conditions, _READY, now)})
+        chains.append(written_by(written, kubelet(node["metadata"]["name"])))
     for uid, process in machines.processes.items():
         must_stop = process.node in connected and _must_stop(pods.get(uid))
         if must_stop and now >= stop_at.setdefault(uid, now + grace):
@@ -103,7 +117,8 @@ def reconcile(world: World, now: datetime, machines: Machines, grace: timedelta)
             and not is_terminating(pod)
         ):
             processes[uid] = _process(pod)
-        chains.append(_report(pod, now, runs=uid in processes, exit_phase=machines.exits.get(uid)))
+        report = _report(pod, now, runs=uid in processes, exit_phase=machines.exits.get(uid))
+        chains.append(written_by(report, kubelet(pod["spec"]["nodeName"])))
     after = replace(
         machines,
         processes=processes,
@@ -129,13 +144,17 @@ def _process(pod: Object) -> Process:
         trainjob=marks.get(JOBSET_NAME, ""),
         a=marks.get(A_KEY),
         node=pod["spec"]["nodeName"],
+        job=marks.get(JOB_NAME, ""),
+        index=marks.get(COMPLETION_INDEX, ""),
     )
 
 
 def _report(pod: Object, now: datetime, *, runs: bool, exit_phase: str | None) -> Chain:
     if runs:
         return [] if (pod.get("status") or {}).get("phase") == "Running" else _running(pod, now)
-    ended = _ended(pod, exit_phase, now) if exit_phase and not is_terminal(pod) else []
+    # One that was told to stop ends as Failed before its record goes (TerminatePod of pkg/kubelet/status).
+    phase = exit_phase or ("Failed" if is_terminating(pod) else None)
+    ended = _ended(pod, phase, now, evicted=exit_phase == "Failed") if phase and not is_terminal(pod) else []
     # The record goes only after the process: what the rule relies on.
     return [*ended, delete(PODS, pod, grace_seconds=0)] if is_terminating(pod) else ended
 
@@ -154,7 +173,7 @@ def _running(pod: Object, now: datetime) -> Chain:
     return status_patch(PODS, pod, status)
 
 
-def _ended(pod: Object, phase: str, now: datetime) -> Chain:
+def _ended(pod: Object, phase: str, now: datetime, *, evicted: bool) -> Chain:
     conditions = (pod.get("status") or {}).get("conditions") or []
     for condition in ("Ready", "ContainersReady"):
         conditions = with_condition(conditions, {"type": condition, "status": "False"}, now)
@@ -168,7 +187,7 @@ def _ended(pod: Object, phase: str, now: datetime) -> Chain:
         "phase": phase,
         "conditions": conditions,
         "containerStatuses": _containers(pod, {"terminated": terminated}, ready=False),
-        **(_EVICTED if failed else {}),
+        **(_EVICTED if evicted else {}),
     }
     return status_patch(PODS, pod, status)
 

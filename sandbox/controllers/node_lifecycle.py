@@ -1,11 +1,12 @@
 """Stand-in for the node lifecycle controller and the taint manager.
 
-Left out: heartbeats (it is told which kubelets are silent), and the eviction of pods from an unreachable node
-after their 300 s of toleration.
+Left out: heartbeats (it is told which kubelets are silent), and that it marks the pods of a silent node as
+not ready. A pod without tolerations of its own gets those that admission gives it on a real cluster, of 300
+s.
 """
 
 from collections.abc import Set as AbstractSet
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from sandbox.controllers.kinds import (
     NODES,
@@ -31,20 +32,69 @@ _SILENT = {
     "reason": "NodeStatusUnknown",
     "message": "Kubelet stopped posting node status.",
 }
+_DISRUPTED = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "DeletionByTaintManager",
+    "message": "Taint manager: deleting due to NoExecute taint",
+}
+_EVER = datetime.min.replace(tzinfo=UTC)
 _EFFECTS = ("NoSchedule", "NoExecute")
 
 
-def reconcile(world: World, now: datetime, silent: AbstractSet[str]) -> Plan:
-    """Decide the conditions and taints of all nodes, given the names of those whose kubelet is silent."""
+def reconcile(
+    world: World, now: datetime, silent: AbstractSet[str], toleration: timedelta | None = None
+) -> Plan:
+    """Decide the conditions and taints of all nodes, given the names of those whose kubelet is silent.
+
+    Pods that tolerate a lost node no longer are deleted, after `toleration` where they say nothing; without
+    it they stay there.
+    """
     nodes = world.all(NODES)
     chains = [_chain(node, now, silent=_is_silent(node, silent)) for node in nodes]
-    evicting = {node["metadata"]["name"] for node in nodes if has_taint(node, OUT_OF_SERVICE, "NoExecute")}
-    evicted: list[Chain] = [
-        [delete(PODS, pod)]
-        for pod in world.all(PODS)
-        if pod["spec"].get("nodeName") in evicting and not is_terminal(pod) and not is_terminating(pod)
-    ]
-    return plan([*chains, *evicted])
+    by_name = {node["metadata"]["name"]: node for node in nodes}
+    wakes: list[datetime] = []
+    for pod in world.all(PODS):
+        node = by_name.get(pod["spec"].get("nodeName") or "")
+        if node is None or is_terminal(pod) or is_terminating(pod):
+            continue
+        evicted_at = _evicted_at(pod, node, toleration)
+        if evicted_at is not None and evicted_at <= now:
+            chains.append(_evicted(pod, now))
+        elif evicted_at is not None:
+            wakes.append(evicted_at)
+    return plan(chains, wakes)
+
+
+def _evicted_at(pod: Object, node: Object, toleration: timedelta | None) -> datetime | None:
+    """When the taints of a node end a pod's stay there; None while they do not."""
+    moments: list[datetime] = []
+    for taint in _taints(node):
+        if taint.get("effect") != "NoExecute":
+            continue
+        stay = _tolerated(pod, taint["key"], toleration)
+        if stay is not None:
+            since = taint.get("timeAdded")
+            moments.append((datetime.fromisoformat(since) if since else _EVER) + stay)
+    return min(moments, default=None)
+
+
+def _tolerated(pod: Object, key: str, toleration: timedelta | None) -> timedelta | None:
+    """How long a pod tolerates a taint, None for ever."""
+    for one in pod["spec"].get("tolerations") or ():
+        if one.get("key") in {None, "", key} and one.get("effect") in {None, "", "NoExecute"}:
+            seconds = one.get("tolerationSeconds")
+            return None if seconds is None else timedelta(seconds=max(seconds, 0))
+    if key == UNREACHABLE:
+        return toleration
+    return timedelta() if key == OUT_OF_SERVICE else None
+
+
+def _evicted(pod: Object, now: datetime) -> Chain:
+    """Say why, then delete with the pod's own grace (pkg/controller/tainteviction)."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    status = {"conditions": with_condition(conditions, _DISRUPTED, now)}
+    return [*status_patch(PODS, pod, status), delete(PODS, pod)]
 
 
 def _is_silent(node: Object, silent: AbstractSet[str]) -> bool:

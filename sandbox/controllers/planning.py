@@ -1,18 +1,25 @@
 """What a controller decides to do: writes as values, so that deciding stays pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sandbox.controllers.kinds import Kind, Object
+from sandbox.controllers.users import User
 
 
 @dataclass(frozen=True)
 class Create:
-    """Create an object."""
+    """Create an object.
+
+    `together` ones that follow each other are all tried, whatever becomes of the others. When it is refused,
+    the owner of the object is told so in an event with the reason `refusal`.
+    """
 
     kind: Kind
     body: Object
+    together: bool = False
+    refusal: str = ""
 
 
 @dataclass(frozen=True)
@@ -20,6 +27,7 @@ class Patch:
     """Merge-patch an object; a `metadata.resourceVersion` in the body makes it conditional.
 
     With a `manager` it is applied instead, by that field manager and with force.
+    `by` is who writes, if not the controller's own user.
     """
 
     kind: Kind
@@ -28,17 +36,23 @@ class Patch:
     body: Object
     subresource: str = ""
     manager: str = ""
+    by: User | None = None
 
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete the object with this uid, and no namesake; `grace_seconds=0` removes a pod's record at once."""
+    """Delete the object with this uid, and no namesake; `grace_seconds=0` removes a pod's record at once.
+
+    `foreground` has it wait for what it owns. `by` is who deletes, if not the controller's own user.
+    """
 
     kind: Kind
     namespace: str
     name: str
     uid: str
     grace_seconds: int | None = None
+    foreground: bool = False
+    by: User | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +86,11 @@ def plan(chains: Iterable[Chain], wake_at: Iterable[datetime | None] = ()) -> Pl
     )
 
 
+def written_by(chain: Chain, user: User) -> Chain:
+    """Return the writes as `user` makes them."""
+    return [replace(write, by=user) if isinstance(write, Patch | Delete) else write for write in chain]
+
+
 def patch(kind: Kind, target: Object, body: Object, subresource: str = "") -> Patch:
     """Merge-patch `target`."""
     metadata = target["metadata"]
@@ -92,7 +111,10 @@ def status_patch(kind: Kind, target: Object, status: Object) -> Chain:
     return [patch(kind, target, {"metadata": metadata, "status": changed}, "status")]
 
 
-def delete(kind: Kind, target: Object, grace_seconds: int | None = None) -> Delete:
+def delete(
+    kind: Kind, target: Object, grace_seconds: int | None = None, *, foreground: bool = False
+) -> Delete:
     """Delete `target`, and no namesake of it."""
     metadata = target["metadata"]
-    return Delete(kind, metadata.get("namespace", ""), metadata["name"], metadata["uid"], grace_seconds)
+    namespace = metadata.get("namespace", "")
+    return Delete(kind, namespace, metadata["name"], metadata["uid"], grace_seconds, foreground)

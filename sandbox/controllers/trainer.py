@@ -1,7 +1,8 @@
 """Stand-in for Kubeflow Trainer: TrainJob in, JobSet of the same name out.
 
-Left out: training runtimes (every TrainJob gets one replicated job `node` of `spec.trainer.numNodes` pods,
-2 by default), and of the runtime patches everything but labels and annotations.
+Where no ClusterTrainingRuntime has the name that a TrainJob refers to, it gets one replicated job `node` of
+`spec.trainer.numNodes` pods, 2 by default. Left out: namespaced runtimes, machine learning policies, and of
+the runtime patches everything but labels and annotations.
 """
 
 from datetime import datetime
@@ -9,6 +10,7 @@ from typing import Any
 
 from sandbox.controllers.kinds import (
     JOBSETS,
+    RUNTIMES,
     TRAINJOBS,
     Object,
     condition_status,
@@ -22,7 +24,7 @@ from sandbox.controllers.kinds import (
 from sandbox.controllers.planning import Chain, Create, Plan, patch, plan, status_patch
 from sandbox.controllers.world import World
 
-WATCHED = (TRAINJOBS, JOBSETS)
+WATCHED = (TRAINJOBS, JOBSETS, RUNTIMES)
 _MANAGER = "trainer.kubeflow.org/trainjob-controller"
 _ANCESTOR_STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
 _SUSPENDED = {
@@ -50,48 +52,77 @@ def _chain(trainjob: Object, world: World, now: datetime) -> Chain:
     ):
         return []
     jobset = world.get(JOBSETS, metadata["namespace"], metadata["name"])
+    wanted = rendered(trainjob, world.get(RUNTIMES, "", (spec.get("runtimeRef") or {}).get("name", "")))
     if jobset is None:
-        return [Create(JOBSETS, rendered(trainjob)), *_status(trainjob, None, now)]
+        return [Create(JOBSETS, wanted), *_status(trainjob, None, now)]
     if not controlled_by(jobset, trainjob) or is_terminating(jobset):
         return []
-    return [*_update(trainjob, jobset), *_status(trainjob, jobset, now)]
+    return [*_update(trainjob, jobset, wanted), *_status(trainjob, jobset, now)]
 
 
 def _suspended(trainjob: Object) -> bool:
     return bool(trainjob["spec"].get("suspend"))
 
 
-def rendered(trainjob: Object) -> Object:
-    """Render the JobSet of a TrainJob, with what its runtime patches add."""
+def rendered(trainjob: Object, runtime: Object | None = None) -> Object:
+    """Render the JobSet of a TrainJob: the runtime's, with what its runtime patches add."""
     name, namespace = trainjob["metadata"]["name"], trainjob["metadata"]["namespace"]
     trainer = trainjob["spec"].get("trainer") or {}
-    nodes = trainer.get("numNodes") or 2
-    container = {"name": "node", "image": trainer.get("image") or "busybox"}
-    pod: Object = {"metadata": {}, "spec": {"containers": [container], "restartPolicy": "OnFailure"}}
-    job: Object = {
-        "metadata": {"labels": {_ANCESTOR_STEP: "trainer"}},
-        "spec": {"completionMode": "Indexed", "completions": nodes, "parallelism": nodes, "template": pod},
-    }
+    template = _dig(runtime, "spec", "template") if runtime else _torch(trainer)
+    replicated = [_replicated(one, trainer) for one in _dig(template, "spec").get("replicatedJobs") or ()]
+    metadata = {field: dict(_dig(template, "metadata", field)) for field in ("labels", "annotations")}
     jobset: Object = {
         "apiVersion": JOBSETS.api_version,
         "kind": JOBSETS.name,
-        "metadata": {"name": name, "namespace": namespace, "ownerReferences": [owner_reference(trainjob)]},
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "ownerReferences": [owner_reference(trainjob)],
+            **{field: values for field, values in metadata.items() if values},
+        },
         "spec": {
             "suspend": _suspended(trainjob),
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-            "replicatedJobs": [{"name": "node", "groupName": "default", "replicas": 1, "template": job}],
             "startupPolicy": {"startupPolicyOrder": "AnyOrder"},
             "successPolicy": {"operator": "All"},
+            **_dig(template, "spec"),
+            "replicatedJobs": replicated,
         },
     }
     for runtime_patch in trainjob["spec"].get("runtimePatches") or ():
-        template = _dig(runtime_patch, "trainingRuntimeSpec", "template")
-        _merge(jobset, template)
-        for replicated in _dig(template, "spec").get("replicatedJobs") or ():
-            if replicated["name"] == "node":
-                _merge(job, _dig(replicated, "template"))
-                _merge(pod, _dig(replicated, "template", "spec", "template"))
+        patched = _dig(runtime_patch, "trainingRuntimeSpec", "template")
+        _merge(jobset, patched)
+        for added in _dig(patched, "spec").get("replicatedJobs") or ():
+            for job in (one["template"] for one in replicated if one["name"] == added["name"]):
+                _merge(job, _dig(added, "template"))
+                _merge(job["spec"]["template"], _dig(added, "template", "spec", "template"))
     return jobset
+
+
+def _torch(trainer: Object) -> Object:
+    """Return the template of a runtime with one replicated job."""
+    pod = {"spec": {"containers": [{"name": "node", "image": trainer.get("image") or "busybox"}]}}
+    job = {
+        "metadata": {"labels": {_ANCESTOR_STEP: "trainer"}},
+        "spec": {"completions": 2, "parallelism": 2, "template": pod},
+    }
+    return {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}}
+
+
+def _replicated(given: Object, trainer: Object) -> Object:
+    """Fill in what JobSet's webhook defaults, and how many nodes the trainer has."""
+    template = given["template"]
+    metadata, spec = dict(template.get("metadata") or {}), dict(template["spec"])
+    pod = spec["template"]
+    nodes = trainer.get("numNodes")
+    if nodes and _dig(template, "metadata", "labels").get(_ANCESTOR_STEP) == "trainer":
+        spec |= {"completions": nodes, "parallelism": nodes}
+    spec["template"] = {
+        "metadata": dict(pod.get("metadata") or {}),
+        "spec": {"restartPolicy": "OnFailure", **pod["spec"]},
+    }
+    job = {"metadata": metadata, "spec": {"completionMode": "Indexed", **spec}}
+    return {"groupName": "default", "replicas": 1, **given, "template": job}
 
 
 def _dig(item: Object, *keys: str) -> Object:
@@ -104,13 +135,12 @@ def _merge(target: Object, source: Object) -> None:
     target["metadata"] |= labels_and_annotations(target["metadata"], _dig(source, "metadata"))
 
 
-def _update(trainjob: Object, jobset: Object) -> Chain:
+def _update(trainjob: Object, jobset: Object, wanted: Object) -> Chain:
     suspend = _suspended(trainjob)
     if not jobset["spec"].get("suspend"):
         # A running JobSet takes no change of its templates; Trainer only passes the suspension on.
         return [patch(JOBSETS, jobset, {"spec": {"suspend": True}})] if suspend else []
     body: dict[str, Any] = {}
-    wanted = rendered(trainjob)
     for field in ("labels", "annotations"):
         current = jobset["metadata"].get(field) or {}
         if missing := {k: v for k, v in wanted["metadata"].get(field, {}).items() if current.get(k) != v}:

@@ -95,7 +95,7 @@ async def test_an_eviction_on_a_lost_node_waits_in_the_workload_and_starts_the_m
         )
     before = len(await denials(guarded))
     kubeconfig = guarded.server.kubeconfig(user="controllers", groups=("system:masters",))
-    async with Controllers(kubeconfig, grace_seconds=0.1) as cluster:
+    async with Controllers(kubeconfig, grace_seconds=0.1, also_in=("system:masters",)) as cluster:
         name = await workload_of(guarded, await guarded.create(queued()))
         await cluster.processes_until(lambda processes: ran(processes, "1"))
         lost = cluster.processes[0]

@@ -172,7 +172,8 @@ async def controllers(bench: Bench, guard: Guard) -> AsyncIterator[Controllers]:
         )
     await bench.register(guard.url, guard.authority_pem)
     kubeconfig = bench.server.kubeconfig(user="controllers", groups=("system:masters",))
-    async with Controllers(kubeconfig, grace_seconds=0.1, backoff_seconds=60) as controllers:
+    masters = ("system:masters",)
+    async with Controllers(kubeconfig, grace_seconds=0.1, backoff_seconds=60, also_in=masters) as controllers:
         yield controllers
 
 

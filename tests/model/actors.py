@@ -186,7 +186,7 @@ class JobSetController(Actor):
 class JobController(Actor):
     def __init__(self, api: ApiServer) -> None:
         super().__init__("Job controller", api, job.WATCHED, self._reconcile)
-        self._failed_since: dict[str, datetime] = {}
+        self._failed_since: job.Failures = {}
 
     def _reconcile(self, world: World, now: datetime) -> Plan:
         self._failed_since = job.failed_since(world, now, self._failed_since)

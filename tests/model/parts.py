@@ -170,6 +170,7 @@ JOBS_SETTLED = Part(
     "the Jobs are settled",
     ((question, "read_unsettled_jobs", _nothing),),
     focus=_of("stalls of Job controller", "failing processes", "time"),
+    seed=1,
 )
 JOBSET_SETTLED = Part(
     "the JobSet is settled",

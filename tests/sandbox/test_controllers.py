@@ -20,6 +20,7 @@ from sandbox.controllers.kinds import (
     condition_status,
 )
 from sandbox.controllers.planning import Chain, Create, Patch, Write, delete, plan
+from sandbox.controllers.users import User
 from sandbox.controllers.world import Event, Listed
 
 A_KEY = "dispatch.phpboyscout.uk/a"
@@ -277,7 +278,7 @@ class ScriptedClient(Client):
         yield Listed(kind, [], "1")
         await asyncio.Event().wait()
 
-    async def write(self, write: Write) -> Object:
+    async def write(self, write: Write, by: User | None = None) -> Object:  # noqa: ARG002
         assert isinstance(write, Patch)
         self.written.put_nowait(write.name)
         self.stall()

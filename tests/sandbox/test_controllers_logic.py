@@ -184,10 +184,34 @@ def test_a_job_over_its_backoff_limit_fails_once_no_pod_is_left() -> None:
 
 
 def test_failures_are_remembered_from_when_they_were_first_seen() -> None:
-    world = World.of((JOBS, []), (PODS, [a_pod("old", phase="Failed"), a_pod("new", phase="Failed")]))
-    earlier = NOW - timedelta(seconds=3)
-    before = {"uid-of-old": earlier, "uid-of-one-that-is-gone": earlier}
-    assert job.failed_since(world, NOW, before) == {"uid-of-old": earlier, "uid-of-new": NOW}
+    failed = a_pod_of_the_job(0, phase="Failed")
+    world = World.of((JOBS, [a_job()]), (PODS, [failed, a_pod_of_the_job(1)]))
+    owner, earlier = a_job()["metadata"]["uid"], NOW - timedelta(seconds=3)
+    uid = failed["metadata"]["uid"]
+    assert job.failed_since(world, NOW, {}) == {uid: (owner, NOW)}
+    assert job.failed_since(world, NOW, {uid: (owner, earlier)}) == {uid: (owner, earlier)}
+    gone: job.Failures = {"uid-of-its-pod": (owner, earlier), "uid-of-another": ("uid-of-no-job", earlier)}
+    assert job.failed_since(World.of((JOBS, [a_job()]), (PODS, [])), NOW, gone) == {
+        "uid-of-its-pod": (owner, earlier)
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "waits"),
+    [
+        ({"podReplacementPolicy": "Failed"}, True),
+        ({}, False),
+        ({"podReplacementPolicy": "Failed", "suspend": True}, False),
+    ],
+    ids=["replaced when it failed", "replaced when it was Terminating", "deleted to suspend"],
+)
+def test_a_pod_that_was_stopped_holds_its_successor_up_where_it_is_what_is_waited_for(
+    spec: Object, waits: bool
+) -> None:
+    stopped = a_pod_of_the_job(0, phase="Failed", deletionTimestamp="2026-12-01T07:00:00Z")
+    world = World.of((JOBS, [a_job(**spec)]), (PODS, [stopped]))
+    ((_, counted),) = job.failed_since(world, NOW, {}).values()
+    assert counted == (NOW if waits else None)
 
 
 def test_pods_are_spread_over_ready_untainted_nodes() -> None:
