@@ -25,6 +25,7 @@ from webhook.guard.application import Lifecycle
 from webhook.guard.metrics import GuardMetrics
 from webhook.guard.server import listening
 from webhook.settings import Settings
+from webhook.telling.registration import PATH
 
 ON_A_REAL_APISERVER = frozenset({"apiserver", "installation"})
 """The fixtures that start one."""
@@ -116,12 +117,13 @@ class Guard:
         self,
         body: bytes | dict[str, Any],
         *,
+        path: str = PATH,
         timeout: str = "5s",
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         content = body if isinstance(body, bytes) else orjson.dumps(body)
         async with self.session.post(
-            f"{self.url}/validate",
+            f"{self.url}{path}",
             params={"timeout": timeout},
             data=io.BytesIO(content),
             headers={"Content-Type": "application/json", **(headers or {})},

@@ -1,8 +1,15 @@
 """Builders of the objects that the tests speak of: only the fields that a decision depends on."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
+from webhook.rule.starts import (
+    JOB_NAME_LABEL,
+    JOB_UID_LABEL,
+    JOBSET_UID_LABEL,
+    POD_REPLACEMENT_ANNOTATION,
+    RESTART_ATTEMPT_LABEL,
+)
 from webhook.rule.trainjob import DEFAULT_A_KEY, JOB_ID_LABEL, JOBSET_NAME_LABEL, SUBMISSION_LABEL
 
 Document = dict[str, Any]
@@ -14,6 +21,10 @@ ADAPTER = "dispatch.phpboyscout.uk/adapter"
 KUEUE = "kueue.x-k8s.io/manager"
 DELETED_AT = "2026-01-05T10:00:00Z"
 CREATED_AT = "2026-01-05T09:00:00Z"
+JOBSET_UID = "jobset-uid-0"
+TRAINJOB_UID = "trainjob-uid"
+
+JOBSET_CONTROLLER = "system:serviceaccount:jobset-system:jobset-controller-manager"
 
 A_PLACES = tuple(
     f"{holder}.{field}"
@@ -167,6 +178,89 @@ def jobset(
         "spec": {"replicatedJobs": [{"name": "node", "replicas": 1}]} | _suspend(suspend),
         "status": status,
     }
+
+
+def jobset_of_trainjob(
+    name: str = NAME,
+    *,
+    uid: str = JOBSET_UID,
+    restarts: int | None = 0,
+    suspend: bool = False,
+    **changes: Any,
+) -> Document:
+    """A JobSet that runs, as a TrainJob has it."""
+    owner: Document = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
+    owner["metadata"] = {"name": name, "uid": TRAINJOB_UID}
+    document = jobset(name, suspend=suspend, owner=owner, **changes)
+    document["metadata"]["uid"] = uid
+    if restarts is not None:
+        document["status"]["restarts"] = restarts
+    return document
+
+
+def job_of_jobset(
+    name: str = "llama-node-0",
+    *,
+    jobset_name: str = NAME,
+    uid: str = "job-uid-0",
+    owner_uid: str | None = JOBSET_UID,
+    pods_jobset_name: str | None = None,
+    attempt: str = "0",
+    policy: str | None = None,
+    grace: int | None = None,
+    wish: str | None = None,
+    **changes: Any,
+) -> Document:
+    """A Job with all by which a start of it is told; `wish` is its annotation on how pods are replaced."""
+    document = job(name, trainjob=jobset_name, **changes)
+    metadata, spec = document["metadata"], document["spec"]
+    metadata["uid"] = uid
+    if owner_uid is not None:
+        owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": jobset_name}
+        metadata["ownerReferences"] = [owner | {"uid": owner_uid, "controller": True}]
+    if wish is not None:
+        metadata["annotations"] = {POD_REPLACEMENT_ANNOTATION: wish}
+    if policy is not None:
+        spec["podReplacementPolicy"] = policy
+    pods: Document = {"containers": [{"name": "node", "image": "trainer"}], "restartPolicy": "Never"}
+    if grace is not None:
+        pods["terminationGracePeriodSeconds"] = grace
+    name_of_pods = jobset_name if pods_jobset_name is None else pods_jobset_name
+    labels = {JOBSET_NAME_LABEL: name_of_pods, JOBSET_UID_LABEL: JOBSET_UID, RESTART_ATTEMPT_LABEL: attempt}
+    spec["template"] = {"metadata": {"labels": labels}, "spec": pods}
+    return document
+
+
+def pod_of_job(
+    job_name: str = "llama-node-0",
+    *,
+    name: str | None = None,
+    uid: str = "job-uid-0",
+    jobset_uid: str = JOBSET_UID,
+    attempt: str = "0",
+    without: Iterable[str] | Literal["JobSet's"] = (),
+    **changes: Any,
+) -> Document:
+    """A pod of a Job, with the labels that JobSet and the Job controller give it but `without`."""
+    labels = {
+        JOBSET_UID_LABEL: jobset_uid,
+        RESTART_ATTEMPT_LABEL: attempt,
+        JOB_NAME_LABEL: job_name,
+        JOB_UID_LABEL: uid,
+    }
+    taken = (JOBSET_UID_LABEL, RESTART_ATTEMPT_LABEL) if without == "JobSet's" else tuple(without)
+    left = {key: value for key, value in labels.items() if key not in taken}
+    return pod(name or f"{job_name}-0-x7k2p", labels=left, **changes)
+
+
+def job_review(
+    new: Document | None, *, old: Document | None = None, sub_resource: str = "", **changes: Any
+) -> Document:
+    """The AdmissionReview of a Job request."""
+    document = review(new, old=old, sub_resource=sub_resource, username=JOBSET_CONTROLLER, **changes)
+    document["request"]["kind"] = {"group": "batch", "version": "v1", "kind": "Job"}
+    document["request"]["resource"] = {"group": "batch", "version": "v1", "resource": "jobs"}
+    return document
 
 
 def node(name: str = "gpu-1", *, ready: str | None = "True", taints: Iterable[str] = ()) -> Document:

@@ -113,6 +113,31 @@ def listed(kind: str, items: Sequence[object], *, following: str = "") -> dict[s
     return {"kind": kind, "apiVersion": version, "metadata": metadata, "items": list(items)}
 
 
+def metadata_list(items: Sequence[Mapping[str, Any]], *, following: str = "") -> dict[str, Any]:
+    """What an API server answers whom metadata is enough."""
+    metadata = {"resourceVersion": "1", **({"continue": following} if following else {})}
+    one = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+    listed = [{**one, "metadata": item["metadata"]} for item in items]
+    kind = "PartialObjectMetadataList"
+    return {"kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": listed}
+
+
+def pods(*documents: Mapping[str, Any], one: Handler | None = None) -> Handler:
+    """These pods: their metadata in a list, and each whole by its name, or as `one` answers."""
+    by_name = {document["metadata"]["name"]: document for document in documents}
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        name = request.path.rsplit("/", 1)[-1]
+        if name == "pods":
+            return await answer(metadata_list(documents))(request)
+        if one is not None:
+            return await one(request)
+        found = by_name.get(name)
+        return await (absent(request) if found is None else answer({"kind": "Pod", **found})(request))
+
+    return handler
+
+
 def absent(request: web.Request) -> Awaitable[web.StreamResponse]:
     name = request.path.rsplit("/", 1)[-1]
     kind = request.path.rsplit("/", 2)[-2]

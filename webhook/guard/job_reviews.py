@@ -83,11 +83,13 @@ class JobReviews:
             return _unasked(request, "NoStart")
         if not is_label_value(jobset_name):
             return _bad_request(request, f"the label of its JobSet is {jobset_name[:80]!r}, no label value")
-        job = replace(
-            new,
-            jobset_name=jobset_name,
-            start=new.start if old is not None else replace(new.start, job_uid=""),
-        )
+        # Else a label of a JobSet that no TrainJob owns would have it started unseen.
+        if new.controlling_jobset not in ("", jobset_name):
+            owner = new.controlling_jobset[:80]
+            return _bad_request(request, f"it has the label of JobSet {jobset_name} and belongs to {owner!r}")
+        is_made = request.verb is Operation.CREATE
+        start = replace(new.start, job_uid="") if is_made else new.start
+        job = replace(new, jobset_name=jobset_name, start=start)
         return self._pending(request, job, starts=starting)
 
     def _pending(self, request: Request, job: Job, *, starts: bool) -> Pending:

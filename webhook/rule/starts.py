@@ -22,6 +22,8 @@ RESTART_ATTEMPT_LABEL = "jobset.sigs.k8s.io/restart-attempt"
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 JOB_UID_LABEL = "batch.kubernetes.io/controller-uid"
 
+JOBSET_GROUP, JOBSET_KIND = "jobset.x-k8s.io", "JobSet"
+
 POD_REPLACEMENT_ANNOTATION = "interlock.dispatch.phpboyscout.uk/pod-replacement"
 LEAVE = "leave"
 """The value with which a Job keeps its `podReplacementPolicy`."""
@@ -49,12 +51,18 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The part of a Job that its start depends on."""
+    """The part of a Job that its start depends on.
+
+    `jobset_name` is what its label says, `pods_jobset_name` what that of its pods will, `controlling_jobset`
+    what its owner is called: of a Job that JobSet made they are the same.
+    """
 
     name: str
     namespace: str
     suspended: bool
     jobset_name: str
+    pods_jobset_name: str
+    controlling_jobset: str
     owner_uids: frozenset[str]
     start: Start
     replacement: str
@@ -103,7 +111,9 @@ def read_job(document: Mapping[str, Any]) -> Job:
         namespace=text(metadata, "namespace", "Job"),
         suspended=spec.get("suspend") is True,
         jobset_name=text(part(metadata, "labels", "Job"), JOBSET_NAME_LABEL, "Job"),
-        owner_uids=frozenset(text(owner, "uid", "Job") for owner in owners_of(metadata, "Job")),
+        pods_jobset_name=text(pod_labels, JOBSET_NAME_LABEL, "Job"),
+        controlling_jobset=_controlling_jobset(metadata),
+        owner_uids=frozenset(text(owner, "uid", "Job") for owner in owners_of(metadata, "Job")) - {""},
         start=Start(
             jobset_uid=text(pod_labels, JOBSET_UID_LABEL, "Job"),
             restart_attempt=text(pod_labels, RESTART_ATTEMPT_LABEL, "Job"),
@@ -168,7 +178,8 @@ def out_of_date(jobset: Mapping[str, Any] | None, job: Job) -> OutOfDate | None:
     The JobSet controller starts Jobs of a JobSet that is there to stay, is neither suspended nor finished,
     and numbers them with its restarts (`jobset_controller.go`, reconcile). One that is stalled, or whose
     cache is late, sends orders that were right a while ago. The start of a Job that carries the label of a
-    JobSet and does not belong to it is none of its orders either.
+    JobSet and does not belong to it is none of its orders either, nor is that of one whose pods would carry
+    the label of another: by it they are found.
 
     Raises:
         UnreadableAnswerError: the document is no JobSet.
@@ -176,7 +187,7 @@ def out_of_date(jobset: Mapping[str, Any] | None, job: Job) -> OutOfDate | None:
     if jobset is None:
         return OutOfDate.JOBSET_GONE
     metadata, status = part(jobset, "metadata", "JobSet"), part(jobset, "status", "JobSet")
-    if text(metadata, "uid", "JobSet") not in job.owner_uids:
+    if text(metadata, "uid", "JobSet") not in job.owner_uids or job.pods_jobset_name != job.jobset_name:
         return OutOfDate.NOT_ITS_OWN
     if text(metadata, "deletionTimestamp", "JobSet"):
         return OutOfDate.JOBSET_DELETED
@@ -215,7 +226,8 @@ def _is_of_another_start(item: Any, start: Start) -> bool:
     if text(labels, RESTART_ATTEMPT_LABEL, "pod") != start.restart_attempt:
         return True
     is_of_this_name = text(labels, JOB_NAME_LABEL, "pod") == start.job_name
-    return is_of_this_name and text(labels, JOB_UID_LABEL, "pod") != start.job_uid
+    # A Job that is yet to be made has none: what has its name is of an earlier one.
+    return is_of_this_name and not (start.job_uid and text(labels, JOB_UID_LABEL, "pod") == start.job_uid)
 
 
 def jobs_of_other_starts(jobset_name: str, start: Start) -> list[str]:
@@ -234,6 +246,14 @@ def jobs_of_other_starts(jobset_name: str, start: Start) -> list[str]:
         other = f"{label}!={value}" if value else label
         selectors.append(f"{JOBSET_NAME_LABEL}={jobset_name},{other}")
     return selectors
+
+
+def _controlling_jobset(metadata: Mapping[str, Any]) -> str:
+    for owner in owners_of(metadata, "Job"):
+        group = text(owner, "apiVersion", "Job").partition("/")[0]
+        if owner.get("controller") is True and (group, owner.get("kind")) == (JOBSET_GROUP, JOBSET_KIND):
+            return text(owner, "name", "Job")
+    return ""
 
 
 def owners_of(metadata: Mapping[str, Any], kind: str) -> Iterable[Mapping[str, Any]]:
