@@ -9,17 +9,10 @@ from tests.model.assumptions import Exceptions
 from tests.repository import REPOSITORY
 
 ROWS = {
-    "force_delete": "`kubectl delete pod --force`",
-    "failure_recovery": "Kueue's FailureRecoveryPolicy",
     "out_of_service_running": "An out-of-service taint on a node nobody confirmed",
     "node_deleted_running": "The deletion of the Node of a machine that still runs",
-    "pods_replaced": "The Job controller replacing a Terminating pod",
-    "jobset_restarts": "JobSet's failure policy",
-    "resumed_by_hand": "Somebody resuming the JobSet or a Job",
-    "jobset_deleted": "A JobSet that goes",
     "suspended_in_haste": "A controller that has not yet confirmed a resume",
     "namesake_meanwhile": "The moment between the guard's yes and the write",
-    "pods_relabelled": "Pods relabelled by hand",
     "no_guard": "Clusters without the guard",
     "pods_elsewhere": "MultiKueue",
     "deletions_unseen": "A controller that acts on what is no longer so",
@@ -29,11 +22,23 @@ ROWS = {
 }
 """How the row begins that tells of what the model can be told to let happen."""
 
+CLOSED = {
+    "force_delete": ("records.md", "`kubectl delete --force`"),
+    "failure_recovery": ("records.md", "Kueue's FailureRecoveryPolicy"),
+    "pods_relabelled": ("records.md", "changing a label that pods are found by"),
+    "pods_replaced": ("starts.md", "`podReplacementPolicy` | `Failed`"),
+    "jobset_restarts": ("starts.md", "JobSet's failure policy"),
+    "resumed_by_hand": ("starts.md", "somebody resumes a Job"),
+    "jobset_deleted": ("starts.md", "the JobSet is deleted"),
+}
+"""What the webhooks on Jobs and on pods hold off, and where that is told: the model has neither of them."""
+
 OUT_OF_THE_MODEL = (
+    "Jobs that ran before this was installed",
     "A container that runs on after its kubelet wrote",
     "An etcd restored from a backup",
 )
-"""How the rows begin that the model does not play: its kubelets are honest, and its store never goes back."""
+"""How the rows begin that the model does not play: its kubelets are honest, its store never goes back."""
 
 
 def rows() -> list[tuple[str, str]]:
@@ -43,12 +48,17 @@ def rows() -> list[tuple[str, str]]:
 
 
 def test_what_the_model_lets_happen_has_a_row_and_nothing_else_has() -> None:
-    assert {one.name for one in fields(Exceptions)} == set(ROWS)
+    assert {one.name for one in fields(Exceptions)} == {*ROWS, *CLOSED}
     beginnings = {*ROWS.values(), *OUT_OF_THE_MODEL}
     told = [what for what, _ in rows()]
     assert len(told) == len(beginnings)
     for beginning in beginnings:
         assert [what for what in told if what.startswith(beginning)], beginning
+
+
+def test_what_the_other_webhooks_hold_off_is_told_where_they_are() -> None:
+    for document, told in CLOSED.values():
+        assert told in (REPOSITORY / "docs" / document).read_text(), told
 
 
 def test_every_row_says_what_to_do_about_it() -> None:
