@@ -340,6 +340,17 @@ async def test_an_api_server_is_answered_once_it_shows_its_certificate_as_docume
         await until(answered)
 
 
+async def test_the_certificate_is_shown_by_every_plugin_that_calls_the_guard() -> None:
+    shown = {
+        plugin["name"]
+        for plugin in yaml.safe_load(documented("yaml", "# admission.yaml"))["plugins"]
+        if plugin["configuration"]["kubeConfigFile"] == "/etc/kubernetes/admission/webhooks.kubeconfig"
+    }
+    kinds = {one["kind"] for one in await kustomized(BASE) if one["kind"].endswith("WebhookConfiguration")}
+    assert kinds == {"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"}
+    assert shown == {kind.replace("WebhookConfiguration", "AdmissionWebhook") for kind in kinds}
+
+
 async def test_the_documented_overlay_gives_the_guard_the_authority(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("an authority")
     base = os.path.relpath(BASE, tmp_path.resolve())
