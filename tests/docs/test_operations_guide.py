@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 
 from certs.authority import new_authority
 from sandbox.controllers.client import ApiError
-from sandbox.controllers.kinds import TRAINJOBS
+from sandbox.controllers.kinds import JOBS, TRAINJOBS, Kind
 from tests import objects
 from tests.benches import WEBHOOKS, Bench, kustomized, until
 from tests.manifests.test_installation import installing
 from tests.repository import REPOSITORY
+from webhook.telling.registration import mutating_webhook_configuration
 
 GUIDE = (REPOSITORY / "docs" / "operations.md").read_text()
 
@@ -24,17 +26,50 @@ NAMES_LABEL_NAMESPACES_SINCE = 21
 """The minor version from which on every namespace has the label `kubernetes.io/metadata.name`."""
 
 
-def patches_of_the_guide() -> list[Any]:
-    return [orjson.loads(text) for text in re.findall(r"--type=json -p '(\[.*\])'", GUIDE)]
+MUTATING_WEBHOOKS = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "MutatingWebhookConfiguration",
+    "mutatingwebhookconfigurations",
+    namespaced=False,
+)
+CONFIGURATIONS = {
+    "validatingwebhookconfiguration": WEBHOOKS,
+    "mutatingwebhookconfiguration": MUTATING_WEBHOOKS,
+}
+POD = {"restartPolicy": "Never", "containers": [{"name": "node", "image": "trainer"}]}
 
 
-async def change_configuration(bench: Bench, patch: Any) -> None:
-    await bench.admin.request(
-        "PATCH",
-        WEBHOOKS.path("", "trainjob-interlock"),
-        body=patch,
-        content_type="application/json-patch+json",
+def patches_of_the_guide() -> list[tuple[Kind, Any]]:
+    """What is patched, and how, in the order of the guide."""
+    patches = re.findall(
+        r"^kubectl patch (\w+) trainjob-interlock --type=json -p '(\[.*\])'", GUIDE, re.MULTILINE
     )
+    return [(CONFIGURATIONS[kind], orjson.loads(patch)) for kind, patch in patches]
+
+
+async def change_configurations(bench: Bench, patches: list[tuple[Kind, Any]]) -> None:
+    for kind, patch in patches:
+        path = kind.path("", "trainjob-interlock")
+        await bench.admin.request("PATCH", path, body=patch, content_type="application/json-patch+json")
+
+
+async def may_start(bench: Bench, namespace: str) -> bool:
+    """Whether a Job of a JobSet can be made that starts pods."""
+    labels = {"jobset.sigs.k8s.io/jobset-name": objects.NAME}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "llama-node-0", "namespace": namespace, "labels": labels},
+        "spec": {"template": {"spec": POD}},
+    }
+    try:
+        await bench.admin.request("POST", f"{JOBS.path(namespace)}?dryRun=All", body=job)
+    except ApiError as error:
+        if "failed calling webhook" not in str(error):
+            raise
+        return False
+    return True
 
 
 async def is_admitted(bench: Bench, namespace: str) -> bool:
@@ -57,27 +92,35 @@ async def test_one_namespace_can_be_opened_while_no_guard_answers_and_closed_aga
             "namespaces have no kubernetes.io/metadata.name before Kubernetes 1.21: "
             "name a later one in KUBEBUILDER_ASSETS"
         )
-    opening, closing = patches_of_the_guide()
+    *opening, validating_closed, mutating_closed = patches_of_the_guide()
+    assert len(opening) == len(CONFIGURATIONS)
     for namespace in ("team-a", "team-b"):
         await bench.create(objects.trainjob(namespace=namespace, suspend=True))
-    await bench.register("https://127.0.0.1:1", new_authority(now=datetime.now(UTC)).certificate_pem)
-    assert not await is_admitted(bench, "team-a")
+    authority = new_authority(now=datetime.now(UTC)).certificate_pem
+    await bench.register("https://127.0.0.1:1", authority)
+    mutating = mutating_webhook_configuration(url="https://127.0.0.1:1", ca_bundle=authority)
+    await bench.admin.request("POST", MUTATING_WEBHOOKS.path(), body=mutating)
 
-    await change_configuration(bench, opening)
+    async def is_open(namespace: str) -> bool:
+        return await is_admitted(bench, namespace) and await may_start(bench, namespace)
 
-    async def open_for_team_a() -> bool:
-        return await is_admitted(bench, "team-a")
+    async def is_closed(namespace: str) -> bool:
+        return not await is_admitted(bench, namespace) and not await may_start(bench, namespace)
 
-    await until(open_for_team_a)
-    assert not await is_admitted(bench, "team-b")
+    try:
+        await until(partial(is_closed, "team-a"))
 
-    await change_configuration(bench, closing)
+        await change_configurations(bench, opening)
 
-    async def closed_for_team_a() -> bool:
-        return not await is_admitted(bench, "team-a")
+        await until(partial(is_open, "team-a"))
+        assert await is_closed("team-b")
 
-    await until(closed_for_team_a)
-    assert not await is_admitted(bench, "team-b")
+        await change_configurations(bench, [validating_closed, mutating_closed])
+
+        await until(partial(is_closed, "team-a"))
+        assert await is_closed("team-b")
+    finally:
+        await bench.remove(MUTATING_WEBHOOKS, "trainjob-interlock", "")
 
 
 async def test_the_logs_it_asks_for_are_those_of_the_pods_that_are_deployed() -> None:
