@@ -158,7 +158,10 @@ def _publish(situation: Situation, published: Published, terms: Terms) -> Publis
         ours.append(in_service.authority_pem)
     if not situation.may_publish or not ours:
         return None
-    strays = [pem for pem in published.present if pem not in ours]
+    # One that was made anew gets what the others are called with: a replica that remembers nothing does not
+    # know whose that is, and another may serve by it.
+    elsewhere = [pem for one in situation.published for pem in one.present]
+    strays = [pem for pem in published.present or elsewhere if pem not in ours]
     unclaimed = situation.unclaimed_for.get(published.of, timedelta()) >= terms.propagation
     wanted = dict.fromkeys(ours if unclaimed else [*ours, *strays])
     bundle = b"".join(wanted)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from certs.authority import ServingCertificate, new_authority
 from certs.publication import Published, Registration
@@ -213,6 +213,9 @@ ACTIONS = st.one_of(
 )
 
 
+@example(
+    [("restart", 0), ("delete a configuration", 1), ("make it again", 1), ("delete", 0)],
+).via("found by a search: whoever remembers nothing published without what the others serve by")
 @settings(max_examples=80, deadline=None)
 @given(st.lists(ACTIONS, max_size=30))
 def test_what_is_served_is_accepted_by_every_api_server_at_every_moment(
