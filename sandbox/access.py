@@ -79,7 +79,10 @@ class Access:
             return user
         if any(ban.verb == "impersonate" and ban.user in {None, user.name} for ban in self.bans):
             raise ApiError(
-                403, "Forbidden", f'users "{name}" is forbidden: User "{user.name}" cannot impersonate'
+                403,
+                "Forbidden",
+                f'users "{name}" is forbidden: User "{user.name}" cannot impersonate resource "users" '
+                'in API group "" at the cluster scope',
             )
         account = name.removeprefix("system:serviceaccount:").split(":")
         if not groups and len(account) == 2 and account != [name]:

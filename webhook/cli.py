@@ -17,9 +17,11 @@ from webhook.guard.server import serve as serve_guard
 from webhook.guard.tls_buffers import small_tls_buffers
 from webhook.settings import KueueSettings, Settings
 from webhook.verbs import commands
+from webhook.verbs.shorthands import Shorthands
 
 app = typer.Typer(
     name="interlock",
+    cls=Shorthands,
     help="Nothing re-admits a Kubeflow TrainJob while any pod of it may still run.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

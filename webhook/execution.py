@@ -17,6 +17,7 @@ from webhook.verbs.errors import (
     OutcomeUnknown,
     PodsRemain,
     Refused,
+    Unauthenticated,
     Unreachable,
     WrongState,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "OutcomeUnknown",
     "PodsRemain",
     "Refused",
+    "Unauthenticated",
     "Unreachable",
     "WrongState",
     "ceased",

@@ -27,11 +27,26 @@ def _object_name(name: str) -> str:
     return name
 
 
+# An empty variable, common where templates write them, is one that is not set.
+_FROM_ENVIRONMENT = SettingsConfigDict(env_prefix="INTERLOCK_", env_ignore_empty=True, frozen=True)
+
+
+class VerbSettings(BaseSettings):
+    """The settings of the verbs; what is set for the processes does not concern them."""
+
+    model_config = _FROM_ENVIRONMENT
+
+    kubeconfig: str | None = Field(None, description="kubeconfig; else as kubectl finds one.")
+    context: str | None = Field(None, description="Context of the kubeconfig.")
+    a_key: Annotated[str, AfterValidator(_qualified)] = Field(
+        DEFAULT_A_KEY, description="Annotation or label that holds A, the admission number."
+    )
+
+
 class Settings(BaseSettings):
     """The settings of `interlock serve`."""
 
-    # An empty variable, common where templates write them, is one that is not set.
-    model_config = SettingsConfigDict(env_prefix="INTERLOCK_", env_ignore_empty=True, frozen=True)
+    model_config = _FROM_ENVIRONMENT
 
     host: str = Field("0.0.0.0", description="Address to listen on; `::` for IPv6.")  # noqa: S104
     port: int = Field(9443, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
@@ -103,7 +118,7 @@ class Settings(BaseSettings):
 class KueueSettings(BaseSettings):
     """The settings of `interlock kueue`."""
 
-    model_config = SettingsConfigDict(env_prefix="INTERLOCK_", frozen=True)
+    model_config = _FROM_ENVIRONMENT
 
     host: str = Field("0.0.0.0", description="Address of the probes and the metrics.")  # noqa: S104
     port: int = Field(8081, ge=0, le=65535, description="Port of the probes and the metrics; 0: a free one.")

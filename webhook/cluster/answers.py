@@ -5,6 +5,7 @@ Every failure is told to the observer once, where it is made.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -13,6 +14,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from webhook.cluster.distrust import distrust_in
 from webhook.cluster.observer import ErrorKind, Observer, error_kind
 from webhook.rule.verdict import Failure
 
@@ -26,10 +28,20 @@ class ReadFailedError(Exception):
     """A read did not answer; `failure` says what was read, why it failed and what to do.
 
     `status` is the HTTP code of the API server's answer, or None where none came; `answer` is its body.
+    `unauthenticated` says that one of the two cannot prove to the other who it is, also after credentials
+    were read anew: nothing was done, and no retry helps.
     """
 
-    def __init__(self, failure: Failure, status: int | None = None, answer: bytes = b"") -> None:
+    def __init__(
+        self,
+        failure: Failure,
+        status: int | None = None,
+        answer: bytes = b"",
+        *,
+        unauthenticated: bool = False,
+    ) -> None:
         super().__init__(f"{failure.what}: {failure.why}")
+        self.unauthenticated = unauthenticated
         self.failure = failure
         self.status = status
         self.answer = answer
@@ -59,7 +71,21 @@ class Target:
     def failed(self, why: str, remedy: str = TRY_AGAIN, kind: ErrorKind = "unreadable") -> ReadFailedError:
         """The error to raise; the observer is told."""
         self.tell(kind)
-        return ReadFailedError(Failure(self.what, why, remedy))
+        return ReadFailedError(Failure(self.what, why, remedy), unauthenticated=kind == "unauthorized")
+
+    def refused(self, status: int, body: bytes, *, for_good: bool) -> ReadFailedError:
+        """The error to raise where the API server does not know who asks; the observer is told."""
+        self.tell("unauthorized")
+        failure = Failure(self.what, reason(status, body), CHECK_CREDENTIALS)
+        return ReadFailedError(failure, status, body, unauthenticated=for_good)
+
+    def broken(self, error: Exception, how: str) -> ReadFailedError:
+        """The error to raise where a request ended before its answer was whole; the observer is told."""
+        if (distrust := distrust_in(error)) is None:
+            return self.failed(f"{how}: {told(error)}", TRY_AGAIN, kind_of(error))
+        self.tell(kind_of(error))
+        failure = Failure(self.what, distrust.why, distrust.remedy)
+        return ReadFailedError(failure, unauthenticated=True)
 
     def tell(self, kind: ErrorKind | None) -> None:
         """Tell the observer of an error; of None, nothing."""
@@ -76,9 +102,8 @@ def document_of(status: int, body: bytes, target: Target, *kinds: str) -> Mappin
     if status not in (HTTPStatus.OK, HTTPStatus.CREATED):
         unknown = refuses_the_credentials(status, body)
         target.tell("unauthorized" if unknown else error_kind(status))
-        raise ReadFailedError(
-            Failure(target.what, reason(status, body), _remedy(status, target)), status, body
-        )
+        failure = Failure(target.what, reason(status, body), _remedy(status, body, target))
+        raise ReadFailedError(failure, status, body)
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -154,8 +179,6 @@ def told(error: Exception) -> str:
     match error:
         case aiohttp.ClientResponseError():
             return f"HTTP {error.status}, {error.message}"
-        case aiohttp.ClientConnectorCertificateError():
-            return str(error.certificate_error)
         case aiohttp.ClientConnectorError():
             return str(error.os_error)
         case aiohttp.InvalidURL():
@@ -175,10 +198,13 @@ def kind_of(error: Exception) -> ErrorKind:
             return "unreachable"
 
 
-def _remedy(status: int, target: Target) -> str:
+def _remedy(status: int, body: bytes, target: Target) -> str:
     match status:
         case HTTPStatus.FORBIDDEN:
-            return f"Give the guard the permission it lacks: {target.permission}"
+            # Of the RBAC authorizer, asked by the filter for impersonation before anything else.
+            someone = re.search(rb'cannot impersonate resource \\?"([a-z/]+)', body)
+            permission = f"impersonate {someone[1].decode()}" if someone else target.permission
+            return f"Give the guard the permission it lacks: {permission}"
         case HTTPStatus.UNAUTHORIZED:
             return CHECK_CREDENTIALS
         case _:

@@ -19,14 +19,10 @@ import aiohttp
 from webhook import __version__
 from webhook.cluster.answers import (
     CHECK_CREDENTIALS,
-    TRY_AGAIN,
     Target,
     document_of,
     event_of,
-    kind_of,
-    reason,
     refuses_the_credentials,
-    told,
 )
 from webhook.cluster.credentials import Credentials, CredentialsError, Proof, Wanted
 from webhook.cluster.proxy import proxy_to, without_user
@@ -107,13 +103,15 @@ class Transport:
         try:
             proof = await self.credentials.proof()
             status, body = await self._send_once(request, proof)
-            if refuses_the_credentials(status, body) and await self.credentials.renew(proof):
+            renewed = refuses_the_credentials(status, body) and await self.credentials.renew(proof)
+            if renewed:
                 proof = await self.credentials.proof()
                 status, body = await self._send_once(request, proof)
         except CredentialsError as error:
             raise target.failed(str(error), CHECK_CREDENTIALS, "unauthorized") from error
-        if status == HTTPStatus.FORBIDDEN and refuses_the_credentials(status, body):
-            raise target.failed(reason(status, body), CHECK_CREDENTIALS, "unauthorized")
+        if refuses_the_credentials(status, body):
+            # Credentials of a moment ago are not read again at once: then it is not known yet.
+            raise target.refused(status, body, for_good=renewed)
         return status, body
 
     async def stream(
@@ -141,7 +139,7 @@ class Transport:
         except CredentialsError as error:
             raise target.failed(str(error), CHECK_CREDENTIALS, "unauthorized") from error
         except _BROKEN as error:
-            raise target.failed(f"the watch broke off: {told(error)}", TRY_AGAIN, kind_of(error)) from error
+            raise target.broken(error, "the watch broke off") from error
 
     async def _send_once(self, request: Request, proof: Proof) -> tuple[int, bytes]:
         try:
@@ -150,8 +148,8 @@ class Transport:
                     self._dated = date, asyncio.get_running_loop().time()
                 return response.status, await _body(response, request.target)
         except _BROKEN as error:
-            why = f"{self.url} cannot be reached{self._through}: {told(error)}"
-            raise request.target.failed(why, TRY_AGAIN, kind_of(error)) from error
+            how = f"{self.url} cannot be reached{self._through}"
+            raise request.target.broken(error, how) from error
 
     def _open(
         self, request: Request, proof: Proof, seconds: float | None = None

@@ -23,6 +23,7 @@ from webhook.verbs.errors import (
     OutcomeUnknown,
     PodsRemain,
     Refused,
+    Unauthenticated,
     Unreachable,
     WrongState,
 )
@@ -160,10 +161,12 @@ def _write_failed(namespace: str, name: str, error: ReadFailedError) -> Executio
             return ExecutionNotStopped(message)
         case "CheckFailed":
             return Unreachable(message)
-    if error.status is None or _may_have_been_made(error.status, message):
-        return OutcomeUnknown(_lost(namespace, name, error.failure.why))
     failure = wording.to_a_person(error.failure)
     sentence = f"the API server did not take it ({failure.why}); nothing was written. {failure.remedy}"
+    if error.unauthenticated:
+        return Unauthenticated(sentence)
+    if error.status is None or _may_have_been_made(error.status, message):
+        return OutcomeUnknown(_lost(namespace, name, error.failure.why))
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.status == HTTPStatus.TOO_MANY_REQUESTS:
         return Unreachable(sentence)
     return Refused(sentence)

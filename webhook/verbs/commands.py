@@ -23,17 +23,15 @@ from webhook.verbs import admitting, errors, finding, looking, terminal
 from webhook.verbs.ending import ExitCode, Told, run
 from webhook.verbs.options import (
     SINGULAR,
-    Context,
     Everywhere,
     Format,
-    Kubeconfig,
     Name,
-    Namespace,
     Output,
+    Target,
     Timeout,
     Wait,
+    aimed,
     duration,
-    target_of,
 )
 from webhook.verbs.patience import Waiting
 
@@ -41,18 +39,17 @@ commands = typer.Typer()
 
 
 @commands.command()
+@aimed
 def inspect(
     name: Name,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
+    *,
+    target: Target,
     output: Output = None,
 ) -> None:
     """Tell why a TrainJob does not start: what remains of it, where, and what ends the wait.
 
     Exit code 0, 2 when it cannot tell, 3 when there is no such TrainJob.
     """
-    target = target_of(kubeconfig, context, namespace)
 
     async def told(cluster: Cluster) -> Told:
         report = await looking.inspect(cluster, target.namespace_in(cluster), name, a_key=target.a_key)
@@ -66,18 +63,17 @@ def inspect(
 
 
 @commands.command()
+@aimed
 def find(
-    namespace: Namespace = None,
+    *,
+    target: Target,
     everywhere: Everywhere = False,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
     output: Output = None,
 ) -> None:
     """List the TrainJobs that are not running and of which pods remain.
 
     Exit code 0, also when there is none; 2 when it cannot tell.
     """
-    target = target_of(kubeconfig, context, namespace)
 
     async def told(cluster: Cluster) -> Told:
         where = None if everywhere else target.namespace_in(cluster)
@@ -101,18 +97,17 @@ def find(
 
 
 @commands.command()
+@aimed
 def ceased(
     name: Name,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Tell by the exit code whether the processes of the remaining pods are proven gone.
 
     0: every node that a remaining pod is on is deleted or out of service, or nothing remains. 1: not so.
     2: it cannot tell. Reads only; needs the permission to get nodes.
     """
-    target = target_of(kubeconfig, context, namespace)
 
     async def told(cluster: Cluster) -> Told:
         try:
@@ -129,17 +124,16 @@ def ceased(
 
 
 @commands.command(name="open")
+@aimed
 def open_(
     name: Name,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
+    *,
+    target: Target,
 ) -> None:
     """Admit the first execution of a suspended TrainJob: A from 0 to 1.
 
     Exit codes as those of release.
     """
-    target = target_of(kubeconfig, context, namespace)
 
     async def told(cluster: Cluster) -> Told:
         where = target.namespace_in(cluster)
@@ -150,11 +144,11 @@ def open_(
 
 
 @commands.command()
+@aimed
 def release(
     name: Name,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
+    *,
+    target: Target,
     wait: Wait = False,
     timeout: Timeout = None,
 ) -> None:
@@ -164,7 +158,6 @@ def release(
     the wait timed out); 2: it could not tell, or was refused; 3: no such TrainJob; 4: it is in no state to
     be released; 5: the answer was lost; 130: interrupted. Nothing was written unless the code is 0 or 5.
     """
-    target = target_of(kubeconfig, context, namespace)
     if timeout is not None and not wait:
         raise typer.BadParameter("it is for --wait", param_hint="--timeout")
 
@@ -178,7 +171,8 @@ def release(
         try:
             return await _admitted(where, name, "released", waiting.release(longest))
         except TimeoutError:
-            sentence = f"timed out after {timeout}: {waiting.sentence}; nothing was written"
+            after = f"{timeout}s" if timeout and timeout.isdecimal() else timeout
+            sentence = f"timed out after {after}: {waiting.sentence}; nothing was written"
             return Told(ExitCode.NOT_NOW, notes=(f"interlock: {sentence}",))
 
     run(target.connect(), told)

@@ -33,6 +33,10 @@ class Unreachable(ExecutionError):  # noqa: N818
     """A failed call to retry, not a refusal; as such, the cluster could not be read."""
 
 
+class Unauthenticated(Unreachable):
+    """The API server does not accept the credentials, or is not trusted: only someone's doing mends that."""
+
+
 class PodsRemain(Unreachable):
     """Pods of the previous execution remain; the message names them. `verdict` has them, where known."""
 

@@ -18,7 +18,7 @@ from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
 from webhook.rule.verdict import Failure
 from webhook.telling.report import AdmissionCheck, Report, State, admission_checks, queue_of, state_of
 from webhook.telling.waiting import Cessation
-from webhook.verbs.errors import Unreachable
+from webhook.verbs.errors import Unauthenticated, Unreachable
 from webhook.verbs.reading import SECONDS, read, subject_of
 
 LOOK_AGAIN_SECONDS = 5.0
@@ -85,6 +85,7 @@ async def watch(
 
     Raises:
         NotFound: there is no such TrainJob any more.
+        Unauthenticated: the API server does not accept the credentials, or is not trusted.
     """
     loop = asyncio.get_running_loop()
     async with _changes(cluster, namespace, name) as changed:
@@ -93,6 +94,8 @@ async def watch(
             started = loop.time()
             try:
                 report = await inspect(cluster, namespace, name, a_key=a_key)
+            except Unauthenticated:
+                raise
             except Unreachable as error:
                 report = _unread(namespace, name, error)
             took = loop.time() - started

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
 from webhook.cluster import Cluster
-from webhook.cluster.credentials import Caller
+from webhook.cluster.credentials import Caller, Impersonation
 from webhook.cluster.trainjobs import TrainJobs
 from webhook.rule.trainjob import GROUP, RESOURCE, is_object_name
-from webhook.settings import Settings
+from webhook.settings import VerbSettings
 from webhook.telling.durations import parse_duration
 from webhook.verbs.ending import ExitCode, end
 
@@ -41,6 +44,7 @@ class Target:
     context: str | None
     namespace: str | None
     a_key: str
+    impersonation: Impersonation
 
     def namespace_in(self, cluster: Cluster) -> str:
         """The namespace that was named, or that of the kubeconfig's context."""
@@ -48,7 +52,12 @@ class Target:
 
     def connect(self, caller: Caller = Caller.PERSON) -> AbstractAsyncContextManager[Cluster]:
         """Connect to the cluster."""
-        return Cluster.connect(kubeconfig=self.kubeconfig, context=self.context, caller=caller)
+        return Cluster.connect(
+            kubeconfig=self.kubeconfig,
+            context=self.context,
+            impersonation=self.impersonation,
+            caller=caller,
+        )
 
 
 def _name(value: str) -> str:
@@ -81,7 +90,7 @@ def _complete(context: typer.Context, incomplete: str) -> list[str]:
     given = context.params
 
     async def names() -> list[str]:
-        target = target_of(given.get("kubeconfig"), given.get("context"), given.get("namespace"))
+        target = target_of(**{name: given.get(name) for name in _TARGETS})
         async with (
             asyncio.timeout(COMPLETION_SECONDS),
             target.connect(Caller.PROGRAM) as cluster,
@@ -109,6 +118,14 @@ Context = Annotated[str | None, typer.Option(is_eager=True, help="Context of the
 Kubeconfig = Annotated[
     str | None, typer.Option(is_eager=True, help="Default: $KUBECONFIG or ~/.kube/config.")
 ]
+As = Annotated[
+    str | None, typer.Option("--as", is_eager=True, help="Act as this user, if you may impersonate them.")
+]
+AsGroup = Annotated[
+    list[str] | None,
+    typer.Option("--as-group", metavar="<str>", is_eager=True, help="And of this group; may be repeated."),
+]
+AsUid = Annotated[str | None, typer.Option("--as-uid", is_eager=True, help="And with this uid.")]
 Output = Annotated[Format | None, typer.Option("--output", "-o", help="For programs.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until nothing remains, then release.")]
 Timeout = Annotated[
@@ -117,13 +134,50 @@ Timeout = Annotated[
 Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="In all namespaces.")]
 
 
-def target_of(kubeconfig: str | None, context: str | None, namespace: str | None) -> Target:
+def target_of(
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    as_: As = None,
+    as_group: AsGroup = None,
+    as_uid: AsUid = None,
+) -> Target:
     """What was named by options, and else by the settings; exits where one of these cannot be used."""
     try:
         given: dict[str, Any] = {}
-        settings = Settings(**given)
+        settings = VerbSettings(**given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         variable = f"INTERLOCK_{'_'.join(map(str, first['loc'])).upper()}"
         end(f"interlock: the setting {variable} cannot be used: {first['msg']}", ExitCode.CANNOT_TELL)
-    return Target(kubeconfig or settings.kubeconfig, context or settings.context, namespace, settings.a_key)
+    return Target(
+        kubeconfig or settings.kubeconfig,
+        context or settings.context,
+        namespace,
+        settings.a_key,
+        Impersonation(as_ or "", as_uid or "", tuple(as_group or ())),
+    )
+
+
+def _options(of: Callable[..., Any]) -> dict[str, Parameter]:
+    found = signature(of, eval_str=True).parameters
+    return {name: option.replace(kind=Parameter.KEYWORD_ONLY) for name, option in found.items()}
+
+
+_TARGETS = _options(target_of)
+
+
+def aimed(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say where it acts, and as whom, in place of its `target`."""
+    options = {name: option for name, option in _options(command).items() if name != "target"} | _TARGETS
+
+    @wraps(command)
+    def aiming(**given: Any) -> None:
+        target = target_of(**{name: given.pop(name) for name in _TARGETS})
+        command(**given, target=target)
+
+    # What typer reads a command's options from.
+    read: Any = aiming
+    read.__signature__ = Signature(list(options.values()))
+    read.__annotations__ = {name: option.annotation for name, option in options.items()}
+    return aiming

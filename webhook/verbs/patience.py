@@ -27,6 +27,7 @@ class Waiting:
 
         Raises:
             TimeoutError: it was not released in time; nothing was written.
+            Unauthenticated: neither waiting nor trying again helps; nothing was written.
             ExecutionError: as `admitting.release` does, but for what trying again may mend.
         """
         try:
@@ -34,6 +35,10 @@ class Waiting:
         except (TimeoutError, asyncio.CancelledError):
             if self._a is None:
                 raise
+        except errors.Unauthenticated as error:
+            if self._a is None:
+                told = f"nothing was written, and waiting longer would not help: {error}"
+                raise errors.Unauthenticated(told) from error
         if self._a is None:
             raise AssertionError("watching has no end")
         return self._a
@@ -57,5 +62,7 @@ class Waiting:
             return
         try:
             self._a = await admitting.release(self._cluster, self._namespace, self._name, a_key=self._a_key)
+        except errors.Unauthenticated:
+            raise
         except errors.Unreachable as error:
             self.sentence = str(error)

@@ -14,7 +14,7 @@ from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.trainjob import TrainJob, UnreadableTrainJobError, read_trainjob
 from webhook.rule.verdict import Failure
 from webhook.telling import wording
-from webhook.verbs.errors import NotFound, Unreachable, WrongState
+from webhook.verbs.errors import NotFound, Unauthenticated, Unreachable, WrongState
 
 SECONDS = 30.0
 """How long a verb may take by default."""
@@ -55,16 +55,18 @@ async def in_time(
     """The answer of a read, by the deadline.
 
     Raises:
-        Unreachable: there was none, or none that can be read.
+        Unreachable: there was none, or none that can be read; Unauthenticated, one of them, where one of the
+            two could not prove who it is.
     """
+    unauthenticated = False
     try:
         async with asyncio.timeout_at(deadline):
             return await answer
     except TimeoutError:
         failure = cluster.unanswered(what, seconds=seconds)
     except ReadFailedError as error:
-        failure = error.failure
+        failure, unauthenticated = error.failure, error.unauthenticated
     except UnreadableAnswerError as error:
         failure = Failure(what, str(error), "Try again; if it goes on, look at the object that is named")
     told = wording.to_a_person(failure)
-    raise Unreachable(f"{told.what}: {told.why}. {told.remedy}")
+    raise (Unauthenticated if unauthenticated else Unreachable)(f"{told.what}: {told.why}. {told.remedy}")

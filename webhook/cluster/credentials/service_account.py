@@ -24,7 +24,7 @@ def read(headers: tuple[tuple[str, str], ...]) -> Material:
     Raises:
         UnusableError: its files or variables are not as Kubernetes makes them.
     """
-    with _some_home():
+    with some_home():
         # Imported where it is used: it takes a third of a second and 20 MiB that a kubeconfig does without.
         from kubernetes.aio.client import Configuration  # noqa: PLC0415
         from kubernetes.aio.config import ConfigException, load_incluster_config  # noqa: PLC0415
@@ -59,7 +59,7 @@ def _namespace() -> str | None:
 
 
 @contextmanager
-def _some_home() -> Iterator[None]:
+def some_home() -> Iterator[None]:
     """A home directory meanwhile: the library, when it is imported, asks for one that not every user has."""
     try:
         Path.home()
