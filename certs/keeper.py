@@ -22,7 +22,6 @@ from certs.publication import (
     Published,
     Registration,
     authorities_in,
-    failing_open_in,
     published_in,
     with_bundle,
 )
@@ -226,7 +225,6 @@ class CertificateKeeper:
         }
         for registration, one in published.items():
             self._tell.configuration(registration, one)
-            self._tell.failing_open(registration, failing_open_in(found[registration], registration))
             self._trusted[registration] = frozenset() if one is None else one.trusted
         return tuple(one for one in published.values() if one is not None)
 

@@ -67,21 +67,6 @@ class News:
             webhooks=sorted(registration.webhooks),
         )
 
-    def failing_open(self, registration: Registration, webhooks: tuple[str, ...]) -> None:
-        """Webhooks of a configuration let requests through when nobody answers."""
-        topic = ("failure policy", registration)
-        if not webhooks:
-            self._told.pop(topic, None)
-            return
-        self._once(
-            topic,
-            "webhook configuration fails open",
-            kind=registration.kind,
-            name=registration.name,
-            webhooks=list(webhooks),
-            why="its failurePolicy is not Fail: while no guard answers, nothing is denied",
-        )
-
     def held_back(self, step: StageAuthority | None, *, made: int, pause: timedelta) -> None:
         """An authority is not made yet because so many were made lately; None where none is due."""
         if step is None:

@@ -64,18 +64,6 @@ def published_in(configuration: Mapping[str, Any] | None, registration: Registra
     return Published(registration, str(metadata.get("uid", "")), int(metadata.get("generation", 0)), bundles)
 
 
-def failing_open_in(configuration: Mapping[str, Any] | None, registration: Registration) -> tuple[str, ...]:
-    """Return which of our webhooks let a request through when nobody answers them.
-
-    `failurePolicy` is Fail unless it says Ignore: admissionregistration.k8s.io/v1 defaults it.
-    """
-    return tuple(
-        webhook["name"]
-        for webhook in _webhooks(configuration or {})
-        if webhook["name"] in registration.webhooks and webhook.get("failurePolicy", "Fail") != "Fail"
-    )
-
-
 def with_bundle(
     configuration: Mapping[str, Any], registration: Registration, bundle: bytes
 ) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography import x509
@@ -24,13 +23,10 @@ from certs.situation import Terms
 from certs.storage import read_secret
 from tests.certs.bench import (
     BOTH,
-    CONFIGURATION,
     DNS_NAME,
     NAMESPACE,
     SECRET,
     TERMS,
-    VALIDATES,
-    WEBHOOK,
     Bench,
     bench as open_bench,
     configuration,
@@ -179,30 +175,6 @@ async def test_a_configuration_deleted_and_made_again_is_filled_and_service_goes
         bench.configure(*deleted)
         await until(lambda: bench.bundles == {bundle})
         await greet(port, bundle)
-
-
-async def test_a_configuration_that_fails_open_is_told_once_and_left_as_it_is(bench: Bench) -> None:
-    async with bench.keeper() as keeper:
-        await ready(keeper)
-        assert not bench.told.of("webhook configuration fails open")
-        found: dict[str, Any] = {}
-        for policy in ("Ignore", "Fail", "Ignore"):
-            found = bench.found(VALIDATES)
-            for webhook in found["webhooks"]:
-                webhook["failurePolicy"] = policy
-            bench.sandbox.put(found)
-            bench.sandbox.requests.clear()
-            await until(lambda: len(bench.sandbox.requests) > 12)
-    told = bench.told.of("webhook configuration fails open")
-    assert told == 2 * [
-        {
-            "kind": VALIDATES.kind,
-            "name": CONFIGURATION,
-            "webhooks": [WEBHOOK],
-            "why": "its failurePolicy is not Fail: while no guard answers, nothing is denied",
-        }
-    ]
-    assert bench.found(VALIDATES)["webhooks"] == found["webhooks"]
 
 
 Spoil = Callable[[Bench, Registration], None]

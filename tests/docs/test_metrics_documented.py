@@ -17,6 +17,9 @@ from webhook.check.metrics import CheckMetrics
 from webhook.cluster.resource import WEBHOOK_CONFIGURATIONS
 from webhook.guard.metrics import GuardMetrics
 from webhook.metrics import Metrics
+from webhook.rule.trainjob import DEFAULT_A_KEY
+from webhook.telling.gate import gate_of
+from webhook.telling.registration import mutating_webhook_configuration, webhook_configuration
 
 DOCUMENT = REPOSITORY / "docs" / "metrics.md"
 
@@ -60,6 +63,11 @@ def a_guard_that_tells_all() -> Metrics:
     serving = new_authority(now=now).issue(ip_addresses=["127.0.0.1"], now=now)
     metrics.certificate = lambda: serving
     metrics.is_published = lambda: dict.fromkeys(WEBHOOK_CONFIGURATIONS, True)
+    shipped = [
+        webhook_configuration(url="https://guard", a_key=DEFAULT_A_KEY),
+        mutating_webhook_configuration(url="https://guard"),
+    ]
+    metrics.gates = lambda: [gate_of(one, one) for one in shipped]
     return metrics
 
 
@@ -77,13 +85,16 @@ def test_the_table_has_what_is_told_and_nothing_else(of: str, made: Callable[[],
 @of_each
 def test_every_value_of_a_label_is_in_the_row_of_its_metric(of: str, made: Callable[[], Metrics]) -> None:
     meanings = {name: row.meaning for name, row in rows().items()}
-    reasons = meanings["interlock_waiting_trainjobs"]
+    told_elsewhere = {
+        "because": meanings["interlock_waiting_trainjobs"],
+        "webhook": meanings.get("interlock_gate_open", ""),
+    }
     missing = [
         (name, value)
         for name, family in told(made()).items()
         for sample in family.samples
         for label, value in sample.labels.items()
         if label != "le" and name != "interlock_build_info"
-        if f"`{value}`" not in (reasons if label == "because" else meanings[name])
+        if f"`{value}`" not in told_elsewhere.get(label, meanings[name])
     ]
     assert missing == []

@@ -263,18 +263,3 @@ async def test_the_authority_of_the_served_certificate_vouches_for_no_client(
         assert (await reviewed(guard, showing(guard, client_authority)))["response"]["allowed"] is True
         with pytest.raises(aiohttp.ClientError):
             await reviewed(guard, showing(guard, own))
-
-
-async def test_a_configuration_that_fails_open_is_a_warning_in_the_log(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    configuration = sandbox.get("validatingwebhookconfigurations", "trainjob-interlock")
-    configuration["webhooks"][0]["failurePolicy"] = "Ignore"
-    sandbox.put(configuration)
-    sandbox.write_kubeconfig(tmp_path / "kubeconfig")
-    settings = {"certificate_secret": SECRET, "dns_names": "127.0.0.1"}
-    with capture_logs() as logged:
-        async with guard_against(tmp_path / "kubeconfig", **settings) as guard, asyncio.timeout(30):
-            await guard.lifecycle.has_certificate.wait()
-    (line,) = (line for line in logged if line["event"] == "webhook configuration fails open")
-    assert line["log_level"] == "warning"

@@ -419,6 +419,10 @@ async def test_with_cert_manager_the_guard_reads_files_and_may_write_events_alon
     written = [rule["resources"] for rule in rules if not {"get", "list"}.issuperset(rule["verbs"])]
     assert written == [["events"]]
     assert "secrets" not in {resource for rule in rules for resource in rule["resources"]}
+    # It publishes nothing, and looks whether the gate is open all the same.
+    (looked_at,) = (rule for rule in rules if rule["apiGroups"] == ["admissionregistration.k8s.io"])
+    assert looked_at["resources"] == [one.plural for one in WEBHOOK_CONFIGURATIONS.values()]
+    assert (looked_at["resourceNames"], looked_at["verbs"]) == (["trainjob-interlock"], ["get"])
 
     pod = by_kind["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]

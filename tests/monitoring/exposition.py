@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.benches import until
 from tests.conftest import Guard
 from webhook.check.metrics import CheckMetrics
 from webhook.metrics import PATH
@@ -41,6 +42,11 @@ async def exposed(guard: Guard) -> list[Sample]:
 
     This guard publishes no caBundle, so it does not tell of one; test_scraping.py has guards that do.
     """
+
+    async def has_looked_at_its_gate() -> bool:
+        return b"interlock_gate_open" in (await guard.get(PATH)).body
+
+    await until(has_looked_at_its_gate)
     reply = await guard.get(PATH)
     assert reply.status == 200
     body, _ = CheckMetrics().exposition("text/plain")

@@ -26,6 +26,7 @@ EXPECTED = {
     "InterlockQuestionsSlow",
     "InterlockCertificateNearExpiry",
     "InterlockBundleNotPublished",
+    "InterlockGateOpen",
     "InterlockTrainJobWaitsForLostNode",
     "InterlockCheckDown",
     "InterlockCheckFailing",

@@ -21,7 +21,7 @@ from tests.monitoring import manifests
 from tests.monitoring.manifests import Document
 from tests.monitoring.prometheus import Prometheus, Target, scrape_config
 from webhook.rule.trainjob import DEFAULT_A_KEY
-from webhook.telling.registration import Service, webhook_configuration
+from webhook.telling.registration import Service, mutating_webhook_configuration, webhook_configuration
 
 NAMESPACE = "trainjob-interlock"
 SECRET = "trainjob-interlock-certificate"
@@ -67,6 +67,7 @@ async def watched(directory: Path, *, interval: str, held: str | None = None) ->
         for one in (
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
             webhook_configuration(service=service, a_key=DEFAULT_A_KEY),
+            mutating_webhook_configuration(service=service),
             admission_check(),
             objects.node("gpu-1", ready="Unknown"),
             objects.pod(node="gpu-1", deleting=True),

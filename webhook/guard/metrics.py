@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,6 +14,7 @@ from certs.authority import ServingCertificate
 from webhook.metrics import OPERATIONS, OTHER, REFUSALS, VERDICTS, Metrics, counted, gauge, harmless
 from webhook.rule.records import Way
 from webhook.rule.waits import Because, Waits
+from webhook.telling.gate import OPENED_BY, Gate
 
 WAYS = tuple(way.value for way in Way)
 RECORD_VERDICTS = ("RecordKept", "Ended", "EndedByAPerson", "NotATrainJobs")
@@ -36,6 +37,7 @@ class GuardMetrics(Metrics):
         self.certificate: Callable[[], ServingCertificate | None] = lambda: None
         self.is_published: Callable[[], Mapping[str, bool]] = dict
         self.certificate_failures: Callable[[], int] = lambda: 0
+        self.gates: Callable[[], Sequence[Gate]] = tuple
         decisions = Counter(
             "interlock_decisions_total",
             "AdmissionReviews that were answered, by the answer.",
@@ -99,6 +101,7 @@ class GuardMetrics(Metrics):
         self._expiry = _Expiry(None)
         self._pull("certificate expiry", self._certificate_expiry)
         self._pull("published bundle", self._published)
+        self._pull("gates", self._gates)
         self._pull(
             "certificate failures",
             lambda: counted(
@@ -187,6 +190,29 @@ class GuardMetrics(Metrics):
         for configuration, is_published in sorted(published.items()):
             family.add_metric([configuration], float(is_published))
         return (family,)
+
+    def _gates(self) -> tuple[Metric, ...]:
+        gates = self.gates()
+        if not gates:
+            return ()
+        is_open = GaugeMetricFamily(
+            "interlock_gate_open",
+            "1 where a webhook has requests let by unasked that are asked about as shipped, by what does it.",
+            labels=["webhook", "by"],
+        )
+        left_out = GaugeMetricFamily(
+            "interlock_gate_platform_selectors",
+            "How many selectors of a webhook leave out namespaces of the platform's own.",
+            labels=["webhook"],
+        )
+        for gate in gates:
+            for webhook in gate.webhooks:
+                by = {opening.by for opening in gate.openings if opening.webhook == webhook}
+                for way in OPENED_BY:
+                    is_open.add_metric([webhook, way], float(way in by))
+                of_platform = [one for one in gate.left_out if one.webhook == webhook]
+                left_out.add_metric([webhook], len(of_platform))
+        return is_open, left_out
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.credentials import Caller
 from webhook.guard.application import DEFAULT_TIMEOUT_SECONDS, IN_FLIGHT_SECONDS, Lifecycle, create_app
 from webhook.guard.connections import HEARD, close_silent_connections
+from webhook.guard.gate import GateWatch
 from webhook.guard.job_reviews import JobReviews
 from webhook.guard.metrics import GuardMetrics
 from webhook.guard.node_reviews import NodeReviews
@@ -82,6 +83,8 @@ async def listening(
         if registrations:
             # It is registered before the guard is ready, and not looked at again.
             metrics.is_published = lambda: dict.fromkeys(WEBHOOKS, lifecycle.reached_api_server)
+        gates = GateWatch(cluster, _configurations(settings, url=settings.url or "https://guard"))
+        metrics.gates = lambda: gates.seen
         webhooks: dict[str, Webhook] = {
             PATH: TrainJobReviews(ask_cluster, a_key=settings.a_key, metrics=metrics),
             JOBS_PATH: JobReviews(ask_cluster_to_start, metrics=metrics),
@@ -107,8 +110,9 @@ async def listening(
             port = runner.addresses[0][1]
             _log.info("listening", host=settings.host, port=port)
             assert runner.server is not None  # noqa: S101 - there is one after setup()
+            becoming_ready = _become_ready(cluster, registrations, lifecycle, secured, port=port)
             background = [
-                asyncio.create_task(_become_ready(cluster, registrations, lifecycle, secured, port=port)),
+                asyncio.create_task(_one_after_the_other(becoming_ready, gates.run())),
                 asyncio.create_task(close_silent_connections(runner.server, app[HEARD])),
             ]
             try:
@@ -166,6 +170,15 @@ async def serve(settings: Settings, *, log_lines_lost: Callable[[], int] = lambd
     _log.info("stopped")
 
 
+async def _one_after_the_other(*work: Coroutine[Any, Any, None]) -> None:
+    try:
+        for one in work:
+            await one
+    finally:
+        for one in work:
+            one.close()
+
+
 async def _unless_signalled(starting: Awaitable[_Result], signals: asyncio.Queue[str]) -> _Result | None:
     """What `starting` returns, or None where a signal came first."""
     start, stop = asyncio.ensure_future(starting), asyncio.ensure_future(signals.get())
@@ -206,10 +219,14 @@ async def _become_ready(
 def _registrations(settings: Settings, secured: Tls) -> list[dict[str, Any]]:
     if settings.url is None:
         return []
-    name, ca_bundle = settings.webhook_configuration, secured.authority_pem
+    return _configurations(settings, url=settings.url, ca_bundle=secured.authority_pem)
+
+
+def _configurations(settings: Settings, *, url: str, ca_bundle: bytes = b"") -> list[dict[str, Any]]:
+    name = settings.webhook_configuration
     return [
-        webhook_configuration(name=name, url=settings.url, ca_bundle=ca_bundle, a_key=settings.a_key),
-        mutating_webhook_configuration(name=name, url=settings.url, ca_bundle=ca_bundle),
+        webhook_configuration(name=name, url=url, ca_bundle=ca_bundle, a_key=settings.a_key),
+        mutating_webhook_configuration(name=name, url=url, ca_bundle=ca_bundle),
     ]
 
 

@@ -31,7 +31,6 @@ _NEEDS_ATTENTION = frozenset(
         "certificate Secret damaged",
         "certificate authority held back",
         "webhook configuration absent, waiting for it",
-        "webhook configuration fails open",
     }
 )
 
