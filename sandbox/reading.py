@@ -186,6 +186,7 @@ class _Events:
         self._view = view
         self._predicates = _predicates(request)
         self._headers = True
+        self.after = 0
 
     def _sees(self, record: Record | None) -> bool:
         if record is None or not _in_scope(self._request.target, record):
@@ -271,6 +272,7 @@ def watch_encoded(
     version = request.query.get("resourceVersion", "")
     if version and not version.isdecimal():
         raise bad_request(f'Invalid resource version: "{version}"')
+    events.after = int(version or 0)
     return _stream(store, request, events, bookmark_seconds, _timeout(request))
 
 
@@ -290,7 +292,8 @@ async def _stream(
                 if upcoming.done():
                     line, upcoming = upcoming.result(), None
                     yield line
-                elif bookmarks:  # also the last thing that a watch with a timeout says
+                # Also the last thing that a watch with a timeout says; one from the future is told of none.
+                elif bookmarks and store.revision >= events.after:
                     yield events.bookmark(store.revision)
         except StopAsyncIteration:
             return
@@ -320,6 +323,8 @@ async def _changes(store: Store, request: Request, events: _Events) -> AsyncGene
             for line in filter(None, map(events.of, past)):
                 yield line
         while True:
-            line_or_none = events.of(await subscription.next())
-            if line_or_none is not None:
+            change = await subscription.next()
+            line_or_none = events.of(change)
+            # What a watch from the future has behind it, it is not told: so does the real one's cache.
+            if line_or_none is not None and change.record.revision > events.after:
                 yield line_or_none

@@ -23,7 +23,7 @@ from sandbox.deletion import Deletion
 from sandbox.eviction import Evictions
 from sandbox.registry import Registry, copy_of, timestamp
 from sandbox.resources import served
-from sandbox.store import Store
+from sandbox.store import Backup, Store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
@@ -224,6 +224,16 @@ class Sandbox:
     def compact(self) -> None:
         """Forget all history: watches from an older version and continue tokens answer 410 from now on."""
         self._store.compact()
+
+    def backup(self) -> Backup:
+        """Return what the store holds now."""
+        return self._store.backup()
+
+    def restore(self, backup: Backup) -> None:
+        """Put the store back, as etcd is restored from a backup: between `stop` and `start`."""
+        if self._runner is not None:
+            raise RuntimeError("stop it first: nobody restores an etcd that is in use")
+        self._store.restore(backup)
 
     def _ensure_namespace(self, name: str) -> None:
         key = ("", "namespaces")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Key = tuple[str, str]
 
-__all__ = ["Change", "CompactedError", "Record", "Store", "Subscription"]
+__all__ = ["Backup", "Change", "CompactedError", "Record", "Store", "Subscription"]
 
 _CHANGES_KEPT = 20_000
 _SNAPSHOTS_KEPT = 64
@@ -69,6 +69,14 @@ class Change:
     key: Key
     record: Record
     previous: Record | None
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What the store held at a revision."""
+
+    revision: int
+    records: tuple[tuple[Key, Record], ...]
 
 
 class Subscription:
@@ -142,13 +150,9 @@ class Store:
         self.revision += 1
         metadata["resourceVersion"] = str(self.revision)
         record = Record(stored, self.revision)
-        namespace, name = record.place
         if previous is not None:
             self._forget(key, previous)
-        self._objects[key][namespace][name] = record
-        self._owners[metadata["uid"]] = (key, namespace, name)
-        for owner in metadata.get("ownerReferences") or ():
-            self._dependents[owner["uid"]].add((key, namespace, name))
+        self._hold(key, record)
         self._publish(Change("MODIFIED" if previous else "ADDED", key, record, previous))
         return record
 
@@ -163,6 +167,14 @@ class Store:
         record = Record(last, self.revision)
         self._publish(Change("DELETED", key, record, previous))
         return record
+
+    def _hold(self, key: Key, record: Record) -> None:
+        namespace, name = record.place
+        metadata = record.object["metadata"]
+        self._objects[key][namespace][name] = record
+        self._owners[metadata["uid"]] = (key, namespace, name)
+        for owner in metadata.get("ownerReferences") or ():
+            self._dependents[owner["uid"]].add((key, namespace, name))
 
     def _forget(self, key: Key, record: Record) -> None:
         metadata = record.object["metadata"]
@@ -211,6 +223,25 @@ class Store:
             return self._snapshots[key, revision]
         except KeyError:
             raise CompactedError(self._oldest[key]) from None
+
+    def backup(self) -> Backup:
+        """Return what is held now."""
+        return Backup(
+            self.revision, tuple((key, record) for key in self._objects for record in self.records(key))
+        )
+
+    def restore(self, backup: Backup) -> None:
+        """Hold what was held then, at the revision of then; whoever watches must begin anew."""
+        self._objects.clear()
+        self._owners.clear()
+        self._dependents.clear()
+        self._changes.clear()
+        self._oldest.clear()
+        self._snapshots.clear()
+        self.revision = backup.revision
+        for key, record in backup.records:
+            self._hold(key, record)
+            self._oldest[key] = backup.revision
 
     def compact(self) -> None:
         """Drop all history and snapshots, as etcd's compaction does every five minutes."""

@@ -92,6 +92,25 @@ async def test_what_happened_while_the_api_server_was_away_is_seen_although_its_
         await reached(lambda: is_ready(queued))
 
 
+async def test_after_a_restore_from_a_backup_new_workloads_are_seen_and_known_ones_are_what_they_were(
+    queued: Sandbox, tmp_path: Path
+) -> None:
+    backup = queued.backup()
+    async with checking(tmp_path / "kubeconfig"):
+        await reached(lambda: "p-1" in check_of(queued)["message"])
+        queued.remove("pods", "p-1")
+        await reached(lambda: is_ready(queued))
+        await queued.stop()
+        queued.restore(backup)
+        await queued.start()
+        trainjob = queued.put(objects.trainjob("new", namespace="default", suspend=True))
+        queued.put(workload("trainjob-new", owner=owned_by(trainjob)))
+        await reached(lambda: "p-1" in check_of(queued)["message"])
+        await reached(lambda: states(queued.get("workloads", "trainjob-new"))[CHECK]["state"] == "Ready")
+        queued.remove("pods", "p-1")
+        await reached(lambda: is_ready(queued))
+
+
 async def test_a_version_that_is_too_old_means_a_new_list(queued: Sandbox, tmp_path: Path) -> None:
     expired = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
     async with checking(tmp_path / "kubeconfig"):

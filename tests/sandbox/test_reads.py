@@ -235,6 +235,29 @@ async def test_a_watch_from_a_version_replays_what_came_after(sandbox: Sandbox, 
     assert (kind, found["metadata"]["name"]) == ("ADDED", "b")
 
 
+async def test_a_restored_store_is_what_it_was_and_a_watch_from_its_lost_future_is_deaf(
+    sandbox: Sandbox, api: Api
+) -> None:
+    sandbox.put(pod("a"))
+    backup = sandbox.backup()
+    sandbox.put(pod("b"))
+    future = sandbox.put(pod("c"))["metadata"]["resourceVersion"]
+    with pytest.raises(RuntimeError, match="stop it first"):
+        sandbox.restore(backup)
+    await sandbox.stop()
+    sandbox.restore(backup)
+    await sandbox.start()
+    listed = await api.get(PODS)
+    assert listed.names == ["a"]
+    assert int(listed.json["metadata"]["resourceVersion"]) == int(future) - 2
+    async with api.watch(PODS, resourceVersion=future, allowWatchBookmarks="true") as watch:
+        sandbox.put(pod("unheard"))
+        sandbox.put(pod("unheard-too"))
+        sandbox.put(pod("heard"))
+        kind, found = await watch.next()
+    assert (kind, found["metadata"]["name"]) == ("ADDED", "heard")
+
+
 async def test_a_watch_without_a_version_starts_with_the_present(sandbox: Sandbox, api: Api) -> None:
     sandbox.put(pod("b"))
     sandbox.put(pod("a"))

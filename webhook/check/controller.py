@@ -24,7 +24,7 @@ from webhook.check.news import NEWS, News, events_of
 from webhook.check.objects import Counts, Objects, OvertakenError, served_version
 from webhook.cluster import Cluster, events
 from webhook.cluster.answers import ReadFailedError
-from webhook.cluster.following import Changed, Followed, Listed, NotServedError
+from webhook.cluster.following import Changed, Followed, Listed, NotServedError, is_below
 from webhook.cluster.resource import TRAINJOBS
 from webhook.rule import workload
 from webhook.rule.objects import UnreadableAnswerError
@@ -164,21 +164,25 @@ class _Session:
         followed = Followed(self._objects.workloads, workload.read_workload)
         async for event in events_of(self._cluster, followed):
             match event:
-                case Listed(items):
+                case Listed(items, version, went_back):
                     listed = {one.key: one for one in items if one.is_open}
                     for key in self._open.keys() - listed.keys():
                         self._forget(key)
                     for one in listed.values():
-                        self._learn(one)
+                        self._learn(one, as_of="" if went_back else version)
                 case Changed(one, gone):
                     if gone or not one.is_open:
                         self._forget(one.key)
                     else:
-                        self._learn(one)
+                        self._learn(one, as_of=one.version)
 
-    def _learn(self, one: Workload) -> None:
+    def _learn(self, one: Workload, *, as_of: str) -> None:
+        """Take a Workload as it was at a version, unless a later one is known; of none, as it is now.
+
+        A list has each object as it was at the list's own version, however long ago it was changed.
+        """
         before = self._open.get(one.key)
-        if before is not None and _is_older(one.version, before.version):
+        if before is not None and is_below(as_of, before.version):
             return
         self._open[one.key] = one
         self._sort(one, is_news=one.differs_from(before))
@@ -339,10 +343,6 @@ def _seconds_since(written: str, now: datetime) -> float:
         return max(0.0, (now - datetime.fromisoformat(written)).total_seconds())
     except (ValueError, TypeError):
         return 0.0
-
-
-def _is_older(version: str, than: str) -> bool:
-    return version.isdecimal() and than.isdecimal() and int(version) < int(than)
 
 
 def _now() -> str:

@@ -1,7 +1,9 @@
 """Following a collection of the API: a list, then a watch, for as long as anybody wants to know.
 
-Survives what watches meet: their end, a broken or silent connection, an API server that restarts, and a
-version that is too old to go on from (410), after which there is a new list.
+Survives what watches meet: their end, a broken or silent connection, an API server that restarts, a version
+that is too old to go on from (410), and one that is still to come, after etcd was restored from a backup: the
+API server waits for it in silence, without a bookmark. So there is a new list after everything but a watch
+that told something and ended when its time was over.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ PAGE = 250
 WATCH_SECONDS = 60
 """How long a watch is asked for; one that is silent for longer is broken, and is given up."""
 
+_EARLY_SECONDS = 0.5
 _ANSWER_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
 _SHORTEST_PAUSE_SECONDS = 0.25
@@ -58,9 +61,14 @@ class Followed(Generic[Kept]):
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[Kept]):
-    """All there is; empty with `news_only`, and then it says that anything may have changed."""
+    """All there is at a version; empty with `news_only`, and then it says that anything may have changed.
+
+    `went_back`: the version is below one that was told before. What was remembered may never have been.
+    """
 
     items: tuple[Kept, ...]
+    version: str = ""
+    went_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +88,35 @@ async def follow(cluster: Cluster, followed: Followed[Kept]) -> AsyncGenerator[E
     Raises:
         NotServedError: the API server does not know the collection.
     """
-    version = ""
+    loop = asyncio.get_running_loop()
+    remembered = ""
+    goes_on = False
     pause = _SHORTEST_PAUSE_SECONDS
     while True:
         try:
-            if not version:
-                items, version = await _list(cluster, followed)
-                yield Listed(items)
-            async with aclosing(_watch(cluster, followed, version)) as events:
+            if not goes_on:
+                listed = await _list(cluster, followed, remembered)
+                remembered = listed.version
+                yield listed
+            heard = went_back = False
+            began = loop.time()
+            async with aclosing(_watch(cluster, followed, remembered)) as events:
                 async for at, event in events:
-                    version, pause = at, _SHORTEST_PAUSE_SECONDS
+                    heard, went_back = True, is_below(at, remembered)
+                    if went_back:
+                        break
+                    remembered, pause = at, _SHORTEST_PAUSE_SECONDS
                     if event is not None:
                         yield event
+            # One that ended before its time was ended by an API server that stops, perhaps for good.
+            goes_on = heard and not went_back and loop.time() - began >= WATCH_SECONDS - _EARLY_SECONDS
+            if not goes_on:
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         except ReadFailedError as error:
+            goes_on = False
             if error.status == HTTPStatus.NOT_FOUND:
                 raise NotServedError(followed.resource.qualified) from error
-            if error.status == HTTPStatus.GONE:
-                version = ""
-            else:
+            if error.status != HTTPStatus.GONE:
                 pause = _longer(followed, error, pause)
         await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
 
@@ -123,7 +142,7 @@ async def changes(cluster: Cluster, resource: Resource, *, labels: str = "") -> 
                 yield
 
 
-async def _list(cluster: Cluster, followed: Followed[Kept]) -> tuple[tuple[Kept, ...], str]:
+async def _list(cluster: Cluster, followed: Followed[Kept], remembered: str) -> Listed[Kept]:
     """All objects, and the version that they are of; consistent, since `resourceVersion` is left unset."""
     kept: list[Kept] = []
     version = ""
@@ -139,7 +158,24 @@ async def _list(cluster: Cluster, followed: Followed[Kept]) -> tuple[tuple[Kept,
             if followed.news_only:
                 break
             kept += (item for item in (_kept(followed, one) for one in page.items) if item is not None)
-    return tuple(kept), version
+    went_back = is_below(version, remembered)
+    if went_back:
+        _log.warning(
+            "went back",
+            resource=followed.resource.qualified,
+            remembered=remembered,
+            found=version,
+            why="was etcd restored from a backup? pods may run that the API server knows nothing of",
+        )
+    return Listed(tuple(kept), version, went_back)
+
+
+def is_below(version: str, other: str) -> bool:
+    """Whether a `resourceVersion` is of before another one of the same resource.
+
+    False where one of them is no number: then nothing is known of their order.
+    """
+    return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
 async def _next(cluster: Cluster, followed: Followed[Kept], pages: AsyncGenerator[Page, None]) -> Page | None:
