@@ -21,6 +21,9 @@ from webhook.rule.verdict import OUT_OF_SERVICE_TAINT, TERMINAL_PHASES, Failure,
 RECORD_MAY_END_ANNOTATION = "interlock.dispatch.phpboyscout.uk/record-may-end"
 """Why the record of this pod may end: what a person says who has looked, naming the pod's node."""
 
+KUBELETS = "system:nodes"
+"""The group of those who may end the record of any pod: each ends those of its own node (NodeRestriction)."""
+
 LABELS_THAT_FIND = (
     JOBSET_NAME_LABEL,
     JOB_ID_LABEL,

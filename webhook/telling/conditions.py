@@ -7,7 +7,7 @@ request.
 
 from __future__ import annotations
 
-from webhook.rule.records import LABELS_THAT_FIND
+from webhook.rule.records import KUBELETS, LABELS_THAT_FIND
 from webhook.rule.trainjob import is_qualified_name
 
 
@@ -112,7 +112,7 @@ def _has_ended(variable: str) -> str:
 
 def _not_a_kubelet() -> dict[str, str]:
     groups = "request.userInfo.groups"
-    return {"name": "is-no-kubelet", "expression": f"!(has({groups}) && 'system:nodes' in {groups})"}
+    return {"name": "is-no-kubelet", "expression": f"!(has({groups}) && '{KUBELETS}' in {groups})"}
 
 
 def _at_once() -> str:

@@ -85,6 +85,7 @@ class UserInfo(_Part):
     """Who asks, as the API server authenticated it."""
 
     username: str = ""
+    groups: list[str] = Field(default_factory=list)
 
 
 class Request(_Part):
