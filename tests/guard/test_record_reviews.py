@@ -25,8 +25,8 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 TRAINJOB = objects.trainjob(suspend=False)
 KEPT = (
     f"{POD} on gpu-1 (Ready=Unknown) was not deleted: its process may still run, and this record of it is "
-    "what holds the next execution back. Wait until gpu-1 comes back; or confirm that gpu-1 is down (power it "
-    "off), and then: kubectl taint node gpu-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    "what holds the next execution back. Wait until gpu-1 comes back; or confirm that gpu-1 is down (power "
+    "it off), and then: kubectl taint node gpu-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 )
 
 

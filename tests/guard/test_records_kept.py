@@ -1,0 +1,192 @@
+"""Each way to end the record of a pod, with the real kubectl, against an API server that calls the guard."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.controllers.client import ApiError
+from sandbox.controllers.kinds import JOBSETS, NODES, PODS, TRAINJOBS
+from tests import objects
+from tests.benches import GUARD, WEBHOOKS, Bench, until
+from tests.conftest import guard_against
+from tests.programs import Kubectl
+from webhook.rule.records import RECORD_MAY_END_ANNOTATION
+
+POD = "llama-node-0-0-x"
+NODE = "gpu-1"
+OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+
+
+@pytest.fixture
+def kubectl(bench: Bench, tmp_path: Path) -> Kubectl:
+    path = bench.write_kubeconfig(tmp_path / "admin.kubeconfig")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NO_COLOR": "1"}
+    return Kubectl(path, environment)
+
+
+@pytest.fixture
+async def training(bench: Bench, tmp_path: Path) -> AsyncIterator[Bench]:
+    """A TrainJob that runs, with a pod on a node that has stopped to answer, and a guard that is called."""
+    await bench.permit_the_guard()
+    async with guard_against(bench.write_kubeconfig(tmp_path / "guard.kubeconfig", GUARD)) as guard:
+        await bench.register(guard.url, guard.authority_pem)
+        await bench.create(objects.node(NODE, ready="Unknown"))
+        await bench.create(objects.trainjob(namespace="default", suspend=True))
+        owner = await bench.get(TRAINJOBS, objects.NAME)
+        await bench.create(objects.jobset(namespace="default", owner=owner))
+        await bench.create(objects.pod(POD, namespace="default", node=NODE))
+        yield bench
+
+
+def status(phase: str) -> tuple[str, ...]:
+    patch = json.dumps({"status": {"phase": phase}})
+    return ("patch", "pod", POD, "--subresource=status", "--type=merge", "-p", patch)
+
+
+MANIFEST = json.dumps(
+    {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": POD, "namespace": "default"},
+        "spec": {"containers": [{"name": "node", "image": "other"}]},
+    }
+)
+SHORTCUTS: dict[str, tuple[tuple[str, ...], str | None]] = {
+    "delete --force": (("delete", "pod", POD, "--force", "--grace-period=0"), None),
+    "delete --now after all": (("delete", "pods", "--all", "--force", "--grace-period=0"), None),
+    "replace --force": (("replace", "--force", "-f", "-"), MANIFEST),
+    "status Failed": (status("Failed"), None),
+    "status Succeeded": (status("Succeeded"), None),
+    "drain": (
+        ("drain", NODE, "--force", "--grace-period=0", "--ignore-daemonsets", "--timeout=3s"),
+        None,
+    ),
+}
+each_shortcut = pytest.mark.parametrize("shortcut", SHORTCUTS.values(), ids=SHORTCUTS)
+
+
+async def ended(bench: Bench) -> bool:
+    """Whether the record tells no more of a process: it is gone, or says that it ended."""
+    try:
+        pod = await bench.get(PODS, POD)
+    except ApiError:
+        return True
+    return pod["status"].get("phase") in ("Succeeded", "Failed") or pod["spec"].get("nodeName") != NODE
+
+
+@each_shortcut
+async def test_a_shortcut_leaves_the_record_and_says_what_ends_it(
+    shortcut: tuple[tuple[str, ...], str | None], training: Bench, kubectl: Kubectl
+) -> None:
+    command, stdin = shortcut
+    ran = await kubectl(*command, stdin=stdin)
+    assert ran.code == 1
+    assert "denied the request: llama-node-0-0-x on gpu-1 (Ready=Unknown)" in ran.err
+    assert "kubectl taint node gpu-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in ran.err
+    assert not await ended(training)
+
+
+@each_shortcut
+async def test_without_the_webhook_each_shortcut_ends_it(
+    shortcut: tuple[tuple[str, ...], str | None], training: Bench, kubectl: Kubectl
+) -> None:
+    await training.remove(WEBHOOKS, "trainjob-interlock")
+    command, stdin = shortcut
+
+    async def ends() -> bool:
+        await kubectl(*command, stdin=stdin)
+        return await ended(training)
+
+    # A real API server goes on calling for a moment.
+    await until(ends)
+
+
+@each_shortcut
+@pytest.mark.parametrize("state", ["gone", "out of service"])
+async def test_once_the_node_is_known_to_be_down_each_ends_it(
+    shortcut: tuple[tuple[str, ...], str | None], state: str, training: Bench, kubectl: Kubectl
+) -> None:
+    command, stdin = shortcut
+    if state == "out of service":
+        await training.patch(NODES, NODE, {"spec": {"taints": [OUT_OF_SERVICE]}})
+    elif command[0] == "drain":
+        pytest.skip("a node that is gone cannot be drained: kubectl reads it first")
+    else:
+        await training.remove(NODES, NODE)
+    await kubectl(*command, stdin=stdin)
+    assert await ended(training)
+
+
+async def test_the_label_stays(training: Bench, kubectl: Kubectl) -> None:
+    ran = await kubectl("label", "pod", POD, "jobset.sigs.k8s.io/jobset-name-")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("Error from server (Forbidden): ")
+    assert "llama-node-0-0-x on gpu-1 keeps its labels" in ran.err
+    ran = await kubectl("label", "pod", POD, "team=a")
+    assert (ran.code, ran.err) == (0, "")
+
+
+async def test_an_ordinary_deletion_needs_no_guard_and_the_kubelet_ends_it(training: Bench) -> None:
+    await training.remove_gracefully(PODS, POD)
+    assert (await training.get(PODS, POD))["metadata"]["deletionTimestamp"]
+    await training.remove(PODS, POD)
+    assert await ended(training)
+
+
+async def test_after_a_forced_deletion_was_denied_the_next_execution_still_waits(
+    training: Bench, kubectl: Kubectl
+) -> None:
+    await kubectl("delete", "pod", POD, "--force", "--grace-period=0")
+    ran = await kubectl("patch", "trainjob", "llama", "--type=merge", "-p", '{"spec":{"suspend":false}}')
+    assert ran.code == 1
+    assert "Error from server (PodsRemain)" in ran.err
+
+
+async def test_who_has_looked_says_why_and_is_warned(training: Bench, kubectl: Kubectl) -> None:
+    why = f"{RECORD_MAY_END_ANNOTATION}=gpu-1 is powered off, ticket 12"
+    assert (await kubectl("annotate", "pod", POD, why)).code == 0
+    ran = await kubectl("delete", "pod", POD, "--force", "--grace-period=0")
+    assert ran.code == 0
+    assert "gpu-1 is powered off, ticket 12. Nothing checks that its process has ended" in ran.err
+    assert await ended(training)
+
+
+@pytest.mark.parametrize("ready", ["True", "Unknown"])
+async def test_who_declares_a_node_down_is_warned_while_it_answers(
+    ready: str, training: Bench, kubectl: Kubectl
+) -> None:
+    conditions = [{"type": "Ready", "status": ready}]
+    await training.patch(NODES, NODE, {"status": {"conditions": conditions}}, subresource="status")
+    told = "gpu-1 is Ready: its kubelet answers, so its processes run"
+    taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    ran = await kubectl("taint", "node", NODE, taint, "--dry-run=server")
+    assert ran.code == 0
+    assert (told in ran.err) is (ready == "True")
+    ran = await kubectl("delete", "node", NODE)
+    assert ran.code == 0
+    assert (told in ran.err) is (ready == "True")
+
+
+async def test_while_the_guard_is_down_pods_come_and_go_and_a_shortcut_is_refused(
+    bench: Bench, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    await bench.permit_the_guard()
+    async with guard_against(bench.write_kubeconfig(tmp_path / "guard.kubeconfig", GUARD)) as guard:
+        await bench.register(guard.url, guard.authority_pem)
+    await bench.create(objects.node(NODE, ready="Unknown"))
+    await bench.create(objects.jobset(namespace="default"))
+    pod: dict[str, Any] = objects.pod(POD, namespace="default", node=NODE)
+    await bench.create(pod)
+    ran = await kubectl("delete", "pod", POD, "--force", "--grace-period=0")
+    assert ran.code == 1
+    assert 'failed calling webhook "records.interlock.dispatch.phpboyscout.uk"' in ran.err
+    await bench.remove_gracefully(PODS, POD)
+    await bench.remove(PODS, POD)
+    assert await ended(bench)
+    assert (await bench.get(JOBSETS, objects.NAME))["metadata"]["name"] == objects.NAME
