@@ -29,6 +29,7 @@ from sandbox.controllers.kinds import (
     WORKLOADS,
     Kind,
 )
+from sandbox.controllers.users import kubelet
 from tests.apiserver import ApiServer
 from tests.programs import kubectl_or_skip, run
 from tests.repository import REPOSITORY
@@ -140,9 +141,14 @@ class Bench:
         return patched
 
     async def remove(self, kind: Kind, name: str, namespace: str = "default") -> None:
-        """Delete it at once, as a kubelet does at the end of a pod."""
+        """Delete it at once; a pod as its kubelet does once its process has ended."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
-        await self.admin.request("DELETE", kind.path(namespace, name), body=options)
+        by = kubelet("any") if kind is PODS else None
+        await self.admin.request("DELETE", kind.path(namespace, name), body=options, by=by)
+
+    async def remove_gracefully(self, kind: Kind, name: str, namespace: str = "default") -> None:
+        """Delete it as people do: a pod gets its grace period."""
+        await self.admin.request("DELETE", kind.path(namespace, name))
 
     async def register(self, url: str, authority_pem: bytes, *, a_key: str = DEFAULT_A_KEY) -> None:
         """Have re-admissions reviewed at `url`, and wait until this API server does it.
