@@ -146,6 +146,16 @@ class Bench:
         by = kubelet("any") if kind is PODS else None
         await self.admin.request("DELETE", kind.path(namespace, name), body=options, by=by)
 
+    async def ended(self, pod: str, phase: str = "Failed", namespace: str = "default") -> None:
+        """Say that a pod has ended, as its kubelet does."""
+        await self.admin.request(
+            "PATCH",
+            PODS.path(namespace, pod, "status"),
+            body={"status": {"phase": phase}},
+            content_type="application/merge-patch+json",
+            by=kubelet("any"),
+        )
+
     async def remove_gracefully(self, kind: Kind, name: str, namespace: str = "default") -> None:
         """Delete it as people do: a pod gets its grace period."""
         await self.admin.request("DELETE", kind.path(namespace, name))

@@ -120,7 +120,6 @@ class Guard:
         path: str = PATH,
         timeout: str = "5s",
         headers: Mapping[str, str] | None = None,
-        path: str = "/validate",
     ) -> Reply:
         content = body if isinstance(body, bytes) else orjson.dumps(body)
         async with self.session.post(

@@ -57,16 +57,12 @@ MANIFEST = json.dumps(
         "spec": {"containers": [{"name": "node", "image": "other"}]},
     }
 )
-SHORTCUTS: dict[str, tuple[tuple[str, ...], str | None]] = {
-    "delete --force": (("delete", "pod", POD, "--force", "--grace-period=0"), None),
-    "delete --now after all": (("delete", "pods", "--all", "--force", "--grace-period=0"), None),
-    "replace --force": (("replace", "--force", "-f", "-"), MANIFEST),
-    "status Failed": (status("Failed"), None),
-    "status Succeeded": (status("Succeeded"), None),
-    "drain": (
-        ("drain", NODE, "--force", "--grace-period=0", "--ignore-daemonsets", "--timeout=3s"),
-        None,
-    ),
+SHORTCUTS: dict[str, tuple[str, ...]] = {
+    "delete --force": ("delete", "pod", POD, "--force", "--grace-period=0"),
+    "delete --all --force": ("delete", "pods", "--all", "--force", "--grace-period=0"),
+    "status Failed": status("Failed"),
+    "status Succeeded": status("Succeeded"),
+    "drain": ("drain", NODE, "--force", "--grace-period=0", "--ignore-daemonsets", "--timeout=3s"),
 }
 each_shortcut = pytest.mark.parametrize("shortcut", SHORTCUTS.values(), ids=SHORTCUTS)
 
@@ -82,10 +78,9 @@ async def ended(bench: Bench) -> bool:
 
 @each_shortcut
 async def test_a_shortcut_leaves_the_record_and_says_what_ends_it(
-    shortcut: tuple[tuple[str, ...], str | None], training: Bench, kubectl: Kubectl
+    shortcut: tuple[str, ...], training: Bench, kubectl: Kubectl
 ) -> None:
-    command, stdin = shortcut
-    ran = await kubectl(*command, stdin=stdin)
+    ran = await kubectl(*shortcut)
     assert ran.code == 1
     assert "denied the request: llama-node-0-0-x on gpu-1 (Ready=Unknown)" in ran.err
     assert "kubectl taint node gpu-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in ran.err
@@ -94,13 +89,12 @@ async def test_a_shortcut_leaves_the_record_and_says_what_ends_it(
 
 @each_shortcut
 async def test_without_the_webhook_each_shortcut_ends_it(
-    shortcut: tuple[tuple[str, ...], str | None], training: Bench, kubectl: Kubectl
+    shortcut: tuple[str, ...], training: Bench, kubectl: Kubectl
 ) -> None:
     await training.remove(WEBHOOKS, "trainjob-interlock")
-    command, stdin = shortcut
 
     async def ends() -> bool:
-        await kubectl(*command, stdin=stdin)
+        await kubectl(*shortcut)
         return await ended(training)
 
     # A real API server goes on calling for a moment.
@@ -110,17 +104,27 @@ async def test_without_the_webhook_each_shortcut_ends_it(
 @each_shortcut
 @pytest.mark.parametrize("state", ["gone", "out of service"])
 async def test_once_the_node_is_known_to_be_down_each_ends_it(
-    shortcut: tuple[tuple[str, ...], str | None], state: str, training: Bench, kubectl: Kubectl
+    shortcut: tuple[str, ...], state: str, training: Bench, kubectl: Kubectl
 ) -> None:
-    command, stdin = shortcut
     if state == "out of service":
         await training.patch(NODES, NODE, {"spec": {"taints": [OUT_OF_SERVICE]}})
-    elif command[0] == "drain":
+    elif shortcut[0] == "drain":
         pytest.skip("a node that is gone cannot be drained: kubectl reads it first")
     else:
         await training.remove(NODES, NODE)
-    await kubectl(*command, stdin=stdin)
+    await kubectl(*shortcut)
     assert await ended(training)
+
+
+async def test_a_replacement_by_force_gives_the_pod_a_second_and_waits_for_its_kubelet(
+    training: Bench, kubectl: Kubectl
+) -> None:
+    """Of `--grace-period=0` kubectl makes 1 there, so that nothing ends early and nobody has to be asked."""
+    command = ("replace", "--force", "--grace-period=0", "--timeout=3s", "-f", "-")
+    ran = await kubectl(*command, stdin=MANIFEST)
+    assert ran.code == 1
+    assert "timed out waiting for the condition on pods/llama-node-0-0-x" in ran.err
+    assert not await ended(training)
 
 
 async def test_the_label_stays(training: Bench, kubectl: Kubectl) -> None:
