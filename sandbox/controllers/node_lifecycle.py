@@ -39,6 +39,7 @@ _DISRUPTED = {
     "message": "Taint manager: deleting due to NoExecute taint",
 }
 _EVER = datetime.min.replace(tzinfo=UTC)
+_NOT_READY = "node.kubernetes.io/not-ready"
 _EFFECTS = ("NoSchedule", "NoExecute")
 
 
@@ -112,7 +113,8 @@ def _chain(node: Object, now: datetime, *, silent: bool) -> Chain:
         ]
         return [*status, *_tainted(node, taints)]
     if condition_status(node, "Ready") == "True":
-        return _tainted(node, [taint for taint in _taints(node) if taint["key"] != UNREACHABLE])
+        # An API server gives a node that registers the one of not being ready.
+        return _tainted(node, [one for one in _taints(node) if one["key"] not in {UNREACHABLE, _NOT_READY}])
     return []
 
 

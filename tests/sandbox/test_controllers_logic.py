@@ -227,10 +227,11 @@ def test_without_a_node_that_takes_pods_none_is_bound() -> None:
     assert writes(scheduler.reconcile(world, NOW)) == []
 
 
-def test_a_node_that_is_back_loses_the_unreachable_taints_and_keeps_the_operators() -> None:
+def test_a_node_that_is_back_loses_the_taints_of_its_condition_and_keeps_the_operators() -> None:
     out_of_service = {"key": OUT_OF_SERVICE, "effect": "NoExecute"}
     unreachable = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
-    world = World.of((NODES, [a_node("n", taints=[out_of_service, unreachable])]), (PODS, []))
+    not_ready = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+    world = World.of((NODES, [a_node("n", taints=[out_of_service, unreachable, not_ready])]), (PODS, []))
     decided = writes(node_lifecycle.reconcile(world, NOW, frozenset()))
     assert [write.body["spec"]["taints"] for write in decided if isinstance(write, Patch)] == [
         [out_of_service]
