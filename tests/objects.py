@@ -150,6 +150,11 @@ def job(
     }
 
 
+_JOB_TEMPLATE: Document = {
+    "spec": {"template": {"spec": {"containers": [{"name": "node", "image": "trainer"}]}}}
+}
+
+
 def jobset(
     name: str = NAME,
     *,
@@ -175,7 +180,8 @@ def jobset(
             None,
             _deletion(deleting=deleting) | {"generation": generation} | _owned_by(owner),
         ),
-        "spec": {"replicatedJobs": [{"name": "node", "replicas": 1}]} | _suspend(suspend),
+        "spec": {"replicatedJobs": [{"name": "node", "replicas": 1, "template": _JOB_TEMPLATE}]}
+        | _suspend(suspend),
         "status": status,
     }
 

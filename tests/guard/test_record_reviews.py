@@ -230,6 +230,15 @@ async def test_what_ends_no_record_is_allowed_without_a_question(review: Documen
     }
 
 
+@each_way
+async def test_a_kubelet_is_believed_also_where_the_api_server_knows_no_match_conditions(
+    review: Document, lost: Sandbox, guard: Guard
+) -> None:
+    kubelet = {"username": "system:node:gpu-1", "groups": ["system:nodes", "system:authenticated"]}
+    by_it = review | {"request": review["request"] | {"userInfo": kubelet}}
+    assert (await sent(guard, by_it)).response["auditAnnotations"] == {"decision": "NoEnd"}
+
+
 @pytest.mark.parametrize(
     "review",
     [
