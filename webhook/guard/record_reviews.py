@@ -79,9 +79,6 @@ class RecordReviews:
         if KUBELETS in request.user_info.groups:
             # Where the API server drops the conditions (before 1.28) it asks about their writes, too.
             return _unasked(request, "NoEnd")
-        if KUBELETS in (request.user_info.groups or ()):
-            # An API server that knows no matchConditions asks about what a kubelet writes, too.
-            return _unasked(request, "NoEnd")
         namespace = request.namespace
         if not is_object_name(namespace):
             raise NotAReviewError("the request names no namespace that Kubernetes accepts")

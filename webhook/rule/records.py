@@ -24,9 +24,6 @@ RECORD_MAY_END_ANNOTATION = "interlock.dispatch.phpboyscout.uk/record-may-end"
 KUBELETS = "system:nodes"
 """The group of those who may end the record of any pod: each ends those of its own node (NodeRestriction)."""
 
-KUBELETS = "system:nodes"
-"""The group of kubelets. NodeRestriction lets each write the pods of its own node alone."""
-
 LABELS_THAT_FIND = (
     JOBSET_NAME_LABEL,
     JOB_ID_LABEL,
