@@ -183,7 +183,7 @@ async def test_while_the_guard_is_down_pods_come_and_go_and_a_shortcut_is_refuse
 ) -> None:
     if bench.minor < CONDITIONS_SINCE:
         pytest.skip(
-            "this API server evaluates no matchConditions, so that each end of a pod needs the guard: name one"
+            "this API server evaluates no matchConditions, so that the end of a pod needs the guard: name one"
             " of 1.28 or later in KUBEBUILDER_ASSETS, such as `setup-envtest use -p path` gets"
         )
     await bench.permit_the_guard()
