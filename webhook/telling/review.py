@@ -85,7 +85,7 @@ class UserInfo(_Part):
     """Who asks, as the API server authenticated it."""
 
     username: str = ""
-    groups: list[str] = Field(default_factory=list)
+    groups: list[str] | None = None
 
 
 class Request(_Part):
