@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from sandbox import Sandbox
+from tests import objects
 from tests.cluster.credentials.kubeconfigs import printing, shell
 from tests.verbs.test_wait_in_a_terminal import INTERLOCK, terminal
 
@@ -64,3 +66,30 @@ async def test_ctrl_c_ends_the_question(sandbox: Sandbox, tmp_path: Path) -> Non
         screen.press(b"\x03")
         assert await screen.ends() == 130
         assert "Traceback" not in screen.written
+
+
+async def test_a_question_in_the_middle_of_a_wait_has_the_terminal_to_itself(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """The live table is drawn again every second, over whatever somebody else wrote below it."""
+    sandbox.put(objects.node("node-1", ready="Unknown"))
+    pod = objects.pod("llama-node-0-1-x", namespace="default", node="node-1", deleting=True)
+    sandbox.put(pod)
+    sandbox.put(objects.trainjob(namespace="default", annotations=objects.a(1)))
+    asked_before = tmp_path / "asked"
+    ask = f"[ -e {asked_before} ] && {{ printf 'Device code: ' >&2; read code; }}; touch {asked_before}; "
+    kubeconfig = asking(sandbox, tmp_path / "k", ask, interactiveMode="IfAvailable")
+    (token,) = (token for token, user in sandbox._access._users.items() if user.name == "admin")
+    async with terminal(kubeconfig, "release", "llama", "--wait") as screen:
+        await screen.shows("1 pod remains")
+        asking_user = sandbox._access._users.pop(token)
+        await screen.shows("Device code: ")
+        asked_at = len(screen.written)
+        await asyncio.sleep(2.5)
+        assert screen.written[asked_at:] == "", "it was drawn over"
+        sandbox._access._users[token] = asking_user
+        screen.press(b"open\n")
+        await screen.shows("1 pod remains")
+        sandbox.remove("pods", "llama-node-0-1-x")
+        await screen.shows("released (A=2)")
+        assert await screen.ends() == 0

@@ -19,6 +19,7 @@ from sandbox import Sandbox
 from tests import objects
 from tests.cluster.credentials.kubeconfigs import plugin, printing
 from tests.cluster.credentials.test_fields import client_certificate, in_base64
+from tests.keys import KeySearch
 from tests.programs import Ran, run
 from tests.verbs.test_commands import DENIAL, INTERLOCK, Interlock, environment_of
 from webhook import execution
@@ -345,14 +346,10 @@ async def test_in_a_pod_without_a_home_the_service_account_is_used(
 
 
 def holding(folders: list[Path], key: bytes) -> list[Path]:
-    """The files that hold a key, as it is or in base64."""
-    written = [b"".join(key.splitlines()[1:-1]), base64.b64encode(key)]
-    found = []
-    for file in (file for folder in folders for file in folder.rglob("*") if file.is_file()):
-        content = b"".join(file.read_bytes().split())
-        if any(form in content for form in written):
-            found.append(file)
-    return found
+    """The files that hold key material."""
+    search = KeySearch([key])
+    files = (file for folder in folders for file in folder.rglob("*") if file.is_file())
+    return [file for file in files if search.finds(file.read_bytes())]
 
 
 def open_files(pid: int) -> Iterator[Path]:
@@ -399,6 +396,6 @@ async def test_the_key_of_a_kubeconfig_is_in_no_file(
         assert said.decode() == "interrupted: nothing was written, TrainJob default/llama is as it was\n"
     assert sandbox.get("trainjobs", "llama") == before
     # What looked through the files finds a key that is there.
-    (temporary / "planted").write_text(yaml.safe_dump({"key": key.decode()}, default_style="|"))
+    (temporary / "planted").write_bytes(certificate + key)
     assert holding([temporary, home], key) == [temporary / "planted"]
     assert holding([kubeconfig.parent], key) == [kubeconfig]

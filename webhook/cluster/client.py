@@ -5,7 +5,7 @@ Every read either returns what the API server answered, decoded, or raises `Read
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -67,6 +67,10 @@ class Client:
     def warning(self) -> str | None:
         """What a person has to know of where the credentials come from."""
         return self.transport.credentials.warning
+
+    def when_asking(self, told: Callable[[bool], None]) -> None:
+        """Have it told before an exec plugin may ask at the terminal, and (False) when that is over."""
+        self.transport.credentials.when_asking = told
 
     @property
     def time_of_day(self) -> datetime | None:

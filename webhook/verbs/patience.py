@@ -45,12 +45,13 @@ class Waiting:
 
     async def _wait(self, seconds: float | None) -> None:
         reports = looking.watch(self._cluster, self._namespace, self._name, a_key=self._a_key)
-        with screen.shown(self._namespace, self._name) as show:
+        with screen.shown(self._namespace, self._name) as table:
+            self._cluster.when_asking(table.hold)
             async with asyncio.timeout(seconds), aclosing(reports):
                 async for report in reports:
                     if not isinstance(report.verdict, Clear):
                         self.sentence = wording.denial(report.verdict)
-                    show(report)
+                    table.show(report)
                     await self._release(report)
                     if self._a is not None:
                         return

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from typing import Protocol
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
@@ -27,15 +28,25 @@ MOST_IN_NARROW = 4
 _TICK_SECONDS = 1.0
 
 
+class Shown(Protocol):
+    """What is shown of reports."""
+
+    def show(self, report: Report) -> None:
+        """Show this one in place of the last."""
+
+    def hold(self, held: bool) -> None:
+        """Leave the terminal to somebody else, until told that it is no longer held."""
+
+
 @contextmanager
-def shown(namespace: str, name: str) -> Iterator[Callable[[Report], None]]:
-    """Show what is passed to the function that this gives, until the block is left. Needs a running loop."""
+def shown(namespace: str, name: str) -> Iterator[Shown]:
+    """Show reports of a TrainJob until the block is left. Needs a running loop."""
     console = Console(file=terminal.stderr(), highlight=False)
     if console.is_terminal and not console.is_dumb_terminal:
-        with _live(console, namespace, name) as show:
-            yield show
+        with _live(console, namespace, name) as table:
+            yield table
     else:
-        yield _Lines().show
+        yield _Lines()
 
 
 class _Lines:
@@ -48,29 +59,53 @@ class _Lines:
             terminal.say(line)
         self._last = line
 
+    def hold(self, held: bool) -> None:
+        """Lines are in nobody's way."""
+
 
 @contextmanager
-def _live(console: Console, namespace: str, name: str) -> Iterator[Callable[[Report], None]]:
-    view = View(namespace, name)
-    with Live(view, console=console, auto_refresh=False) as live:
-        ticking = asyncio.get_running_loop().create_task(_tick(live))
-
-        def show(report: Report) -> None:
-            view.report = report
-            live.refresh()
-
-        try:
-            yield show
-        finally:
-            ticking.cancel()
+def _live(console: Console, namespace: str, name: str) -> Iterator[_Live]:
+    table = _Live(console, View(namespace, name))
+    table.hold(False)
+    ticking = asyncio.get_running_loop().create_task(_tick(table))
+    try:
+        yield table
+    finally:
+        ticking.cancel()
+        table.hold(True)
 
 
-async def _tick(live: Live) -> None:
+class _Live:
+    """A table that is drawn again and again in its place; in another one after the terminal was held."""
+
+    def __init__(self, console: Console, view: View) -> None:
+        self._console, self._view = console, view
+        self._live: Live | None = None
+
+    def show(self, report: Report) -> None:
+        self._view.report = report
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Draw it again, unless the terminal is held."""
+        if self._live is not None:
+            self._live.refresh()
+
+    def hold(self, held: bool) -> None:
+        if held and self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+        elif not held and self._live is None:
+            self._live = Live(self._view, console=self._console, auto_refresh=False)
+            self._live.start()
+
+
+async def _tick(table: _Live) -> None:
     """Times go on while nothing changes."""
     with suppress(asyncio.CancelledError):
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            live.refresh()
+            table.refresh()
 
 
 class View:

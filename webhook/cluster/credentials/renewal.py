@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -46,6 +46,10 @@ class Wanted:
     caller: Caller = Caller.PROGRAM
 
 
+def _ignored(_: bool) -> None:
+    pass
+
+
 @dataclass
 class Credentials:
     """How the guard proves who it is; read again when the API server refuses them.
@@ -59,6 +63,8 @@ class Credentials:
     wanted: Wanted
     warning: str | None = None
     """What a person has to know of where they come from."""
+    when_asking: Callable[[bool], None] = _ignored
+    """Told before an exec plugin may ask at the terminal, and (False) when that is over."""
     _files: Files = field(init=False)
     _in_pod: bool | None = None
     _user: str | None = None
@@ -215,7 +221,14 @@ class Credentials:
         chosen = kubeconfig.choose(self.wanted.context)
         self._keep_to(chosen)
         headers = asked.over(chosen.user.impersonation).headers()
-        return await kubeconfig_user.read(chosen, headers, in_person=self._in_person)
+        may_ask = self._in_person and chosen.user.plugin is not None
+        if may_ask:
+            self.when_asking(True)
+        try:
+            return await kubeconfig_user.read(chosen, headers, in_person=self._in_person)
+        finally:
+            if may_ask:
+                self.when_asking(False)
 
     def _prefers_the_pod(self) -> bool:
         """Whether the ServiceAccount of this pod is used, and no kubeconfig."""
