@@ -207,6 +207,95 @@ PARTS = [
         "    if after.pod_set_updates:",
         "tests/check/test_kueue_story.py::test_a_wait_of_ten_minutes_after_an_eviction_is_one_write",
     ),
+    Part(
+        "what is not printable begins no header of its own",
+        "webhook/cluster/credentials/impersonation.py",
+        "    if not text.isprintable():\n",
+        "    if False:\n",
+        "tests/cluster/credentials/test_impersonation.py::test_nothing_begins_a_header_of_its_own",
+    ),
+    Part(
+        "whom a kubeconfig acts as is sent",
+        "webhook/cluster/credentials/renewal.py",
+        "asked.over(chosen.user.impersonation).headers()",
+        "asked.headers()",
+        "tests/cluster/credentials/test_impersonation.py::test_whom_a_kubeconfig_acts_as_is_sent",
+    ),
+    Part(
+        "what another API server is to see is not shown to this one",
+        "webhook/cluster/credentials/renewal.py",
+        "if self._material is not None and self._material.endpoint.url != fresh.endpoint.url:",
+        "if False:",
+        "tests/cluster/credentials/test_choice.py"
+        "::test_what_another_api_server_is_to_see_is_not_shown_to_this_one",
+    ),
+    Part(
+        "the context that was found is kept",
+        "webhook/cluster/credentials/renewal.py",
+        "        self.wanted = replace(self.wanted, context=chosen.context)\n",
+        "        _ = replace\n",
+        "tests/cluster/credentials/test_choice.py"
+        "::test_another_context_that_becomes_current_meanwhile_is_not_meant",
+    ),
+    Part(
+        "in a pod a kubeconfig goes before the ServiceAccount",
+        "webhook/cluster/credentials/renewal.py",
+        "if in_pod and not named and self.wanted.caller is Caller.SERVICE:",
+        "if in_pod and not named:",
+        "tests/cluster/credentials/test_choice.py::test_in_a_pod_a_kubeconfig_goes_first",
+    ),
+    Part(
+        "a context of no kubeconfig is refused",
+        "webhook/cluster/credentials/renewal.py",
+        "if self.wanted.context is not None:",
+        "if False:",
+        "tests/cluster/credentials/test_choice.py::test_a_context_is_never_ignored",
+    ),
+    Part(
+        "a field that nobody knows is refused",
+        "webhook/cluster/credentials/fields.py",
+        "if name not in known:",
+        "if False:",
+        "tests/cluster/credentials/test_fields.py::test_a_field_that_nobody_knows_is_not_passed_over",
+    ),
+    Part(
+        "over plain HTTP a user shows nothing",
+        "webhook/cluster/credentials/kubeconfig_user.py",
+        "if endpoint.is_secure:",
+        "if True:",
+        "tests/cluster/credentials/test_fields.py::test_over_plain_http_a_user_shows_nothing",
+    ),
+    Part(
+        "a client key is handed over in memory",
+        "certs/private_file.py",
+        """        with os.fdopen(os.memfd_create("private-key"), "wb") as memory:
+            os.fchmod(memory.fileno(), 0o600)
+            memory.write(content)
+            memory.flush()
+            yield f"/proc/self/fd/{memory.fileno()}"
+""",
+        """        directory = tempfile.mkdtemp()
+        path = Path(directory, "private.pem")
+        path.write_bytes(content)
+        yield str(path)
+""",
+        "tests/verbs/test_who_acts.py::test_the_key_of_a_kubeconfig_is_in_no_file",
+    ),
+    Part(
+        "what an exec plugin writes to stderr reaches a person alone",
+        "webhook/cluster/credentials/exec_plugin.py",
+        "stderr=None if in_person else DEVNULL",
+        "stderr=None",
+        "tests/cluster/credentials/test_exec_plugin.py"
+        "::test_what_a_plugin_writes_to_stderr_reaches_a_person_alone",
+    ),
+    Part(
+        "a wait ends when its credentials are refused for good",
+        "webhook/verbs/looking.py",
+        "            except Unauthenticated:\n                raise\n",
+        "",
+        "tests/verbs/test_who_acts.py::test_a_wait_for_an_api_server_that_is_not_trusted_ends",
+    ),
 ]
 
 
