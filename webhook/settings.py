@@ -61,7 +61,7 @@ class Settings(BaseSettings):
         description="Name of the ValidatingWebhookConfiguration that --url registers, or that the keeper of "
         "certificate_secret publishes its CA in.",
     )
-    kubeconfig: str | None = Field(None, description="kubeconfig; without it the pod's ServiceAccount.")
+    kubeconfig: str | None = Field(None, description="kubeconfig; without it, in a pod, its ServiceAccount.")
     context: str | None = Field(None, description="Context of the kubeconfig.")
     a_key: Annotated[str, AfterValidator(_qualified)] = Field(
         DEFAULT_A_KEY, description="Annotation or label that holds A, the admission number."
@@ -122,7 +122,7 @@ class KueueSettings(BaseSettings):
 
     host: str = Field("0.0.0.0", description="Address of the probes and the metrics.")  # noqa: S104
     port: int = Field(8081, ge=0, le=65535, description="Port of the probes and the metrics; 0: a free one.")
-    kubeconfig: str | None = Field(None, description="kubeconfig; without it the pod's ServiceAccount.")
+    kubeconfig: str | None = Field(None, description="kubeconfig; without it, in a pod, its ServiceAccount.")
     context: str | None = Field(None, description="Context of the kubeconfig.")
     a_key: Annotated[str, AfterValidator(_qualified)] = Field(
         DEFAULT_A_KEY, description="Annotation that holds A, the admission number."
