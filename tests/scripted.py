@@ -75,6 +75,26 @@ def refusal(status: int, reason: str, message: str, **details: Any) -> Handler:
     )
 
 
+INITIALIZING = "storage is (re)initializing"
+
+
+class Overloaded:
+    """Answers 429 so many times, with this Retry-After; then what the handler does."""
+
+    def __init__(self, then: Handler, *, times: int, retry_after: str | None) -> None:
+        self._then = then
+        self._times = times
+        self._headers = {} if retry_after is None else {"Retry-After": retry_after}
+        self.asked: list[tuple[str, bytes]] = []
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append((request.method, await request.read()))
+        if len(self.asked) > self._times:
+            return await self._then(request)
+        status: dict[str, Any] = {"kind": "Status", "message": INITIALIZING, "reason": "TooManyRequests"}
+        return web.json_response(status, status=429, headers=self._headers)
+
+
 def hang() -> Handler:
     async def handler(_: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()
@@ -184,6 +204,10 @@ class ScriptedApiServer:
 
     async def stop(self) -> None:
         await self._stack.aclose()
+
+    def otherwise(self, resource: str) -> Handler:
+        """What it answers of a resource without a script."""
+        return self._defaults[resource]
 
     def write_kubeconfig(self, path: Path, token: str = "valid") -> Path:
         ca = base64.b64encode(self.authority_pem).decode()

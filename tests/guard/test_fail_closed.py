@@ -16,7 +16,9 @@ from aiohttp import web
 from tests import objects
 from tests.conftest import Guard, Reply, guard_against
 from tests.scripted import (
+    INITIALIZING,
     Handler,
+    Overloaded,
     ScriptedApiServer,
     after,
     answer,
@@ -106,6 +108,27 @@ async def test_a_missing_permission_is_named(
     cluster.script[read] = refusal(403, "Forbidden", "forbidden")
     message = assert_could_not_tell(await guard.post(UNSUSPEND))
     assert message.endswith(f"Give the guard the permission it lacks: {permission}")
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_a_read_that_the_api_server_wants_asked_again_is_asked_again(
+    guard: Guard, cluster: ScriptedApiServer, read: str
+) -> None:
+    cluster.script[read] = overloaded = Overloaded(cluster.otherwise(read), times=1, retry_after="1")
+    assert (await guard.post(UNSUSPEND, timeout="5s")).response["allowed"] is True
+    assert len(overloaded.asked) >= 2
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("timeout", ["1s", "5s"])
+async def test_an_api_server_that_is_overloaded_or_starting_is_told_as_such(
+    guard: Guard, cluster: ScriptedApiServer, read: str, timeout: str
+) -> None:
+    cluster.script[read] = Overloaded(cluster.otherwise(read), times=1000, retry_after="1")
+    message = assert_could_not_tell(await guard.post(UNSUSPEND, timeout=timeout))
+    assert f"the API server is overloaded or starting: HTTP 429, {INITIALIZING}" in message
+    assert message.endswith("look at the API server's load and at its priority and fairness")
+    assert "look at the object" not in message
 
 
 @pytest.mark.parametrize("read", READS)

@@ -12,6 +12,7 @@ import structlog
 
 from webhook.cluster import Cluster
 from webhook.cluster.answers import ReadFailedError, WriteConflictedError
+from webhook.cluster.deadline import within
 from webhook.cluster.resource import ADMISSION_CHECKS, JOBS, PODS, TRAINJOBS, WORKLOADS, Resource
 from webhook.rule import workload
 from webhook.rule.trainjob import TrainJob
@@ -69,7 +70,7 @@ class Objects:
         """Read an owner of a Workload, or the owner of one. Raises ReadFailedError and TimeoutError."""
         match link.kind:
             case "JobSet":
-                async with asyncio.timeout(self.seconds):
+                async with within(self.seconds):
                     return await self.cluster.jobset(namespace, link.name)
             case "Workload":
                 return await self._get(self._workload((namespace, link.name)))
@@ -95,7 +96,7 @@ class Objects:
         what = f"raising A of {one.what} to {found.a + 1}"
         write = self.cluster.patch(one, body, manager=workload.FIELD_MANAGER, what=what)
         try:
-            async with asyncio.timeout(self.seconds):
+            async with within(self.seconds):
                 await _written(write)
         except ReadFailedError as error:
             return error.failure
@@ -110,7 +111,7 @@ class Objects:
     async def _get(self, one: Resource) -> Mapping[str, Any] | None:
         """Read an object; None where there is none."""
         try:
-            async with asyncio.timeout(self.seconds):
+            async with within(self.seconds):
                 return await self.cluster.fetch(one)
         except ReadFailedError as error:
             if error.status == HTTPStatus.NOT_FOUND:
@@ -120,7 +121,7 @@ class Objects:
     async def _apply(self, one: Resource, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Apply to a status. Kueue owns the same fields, so that it takes force."""
         write = self.cluster.apply(one.part("status"), body, manager=workload.FIELD_MANAGER)
-        async with asyncio.timeout(self.seconds):
+        async with within(self.seconds):
             written = await _written(write)
         self.counts.writes += 1
         return written
@@ -145,7 +146,7 @@ async def served_version(cluster: Cluster, *, seconds: float, retry: float) -> s
     """The version of Kueue's API to speak, or None where it is not installed; asks until it is told."""
     while True:
         try:
-            async with asyncio.timeout(seconds):
+            async with within(seconds):
                 served = await cluster.served_versions(WORKLOADS.group)
         except (ReadFailedError, TimeoutError) as error:
             _log.warning("the API groups cannot be read", why=str(error))

@@ -20,6 +20,7 @@ from webhook.check.metrics import CheckMetrics
 from webhook.cluster import Cluster, events
 from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.credentials import Caller
+from webhook.cluster.deadline import within
 from webhook.cluster.leadership import Leadership, identity
 from webhook.metrics import PATH as METRICS_PATH, scraped
 from webhook.settings import KueueSettings
@@ -92,7 +93,7 @@ async def _probes(settings: KueueSettings, cluster: Cluster, metrics: CheckMetri
 
     async def readyz(_: web.Request) -> web.Response:
         try:
-            async with asyncio.timeout(_PROBE_SECONDS):
+            async with within(_PROBE_SECONDS):
                 await cluster.reach()
         except (ReadFailedError, TimeoutError) as error:
             return web.Response(status=503, text=f"not ready: {str(error) or 'no answer in time'}\n")

@@ -19,6 +19,9 @@ from webhook.cluster.observer import ErrorKind, Observer, error_kind
 from webhook.rule.verdict import Failure
 
 TRY_AGAIN = "Try again; if it goes on, look at the API server and at the guard's log"
+_WAIT_FOR_IT = (
+    "Try again in a moment; if it goes on, look at the API server's load and at its priority and fairness"
+)
 CHECK_CREDENTIALS = (
     "Check the guard's ServiceAccount token or kubeconfig: the API server does not accept its credentials"
 )
@@ -102,7 +105,7 @@ def document_of(status: int, body: bytes, target: Target, *kinds: str) -> Mappin
     if status not in (HTTPStatus.OK, HTTPStatus.CREATED):
         unknown = refuses_the_credentials(status, body)
         target.tell("unauthorized" if unknown else error_kind(status))
-        failure = Failure(target.what, reason(status, body), _remedy(status, body, target))
+        failure = Failure(target.what, _why(status, body), _remedy(status, body, target))
         raise ReadFailedError(failure, status, body)
     try:
         document = orjson.loads(body)
@@ -139,7 +142,7 @@ def event_of(line: bytes, target: Target) -> Mapping[str, Any]:
         code, answer = event["object"].get("code"), orjson.dumps(event["object"])
         code = code if isinstance(code, int) else HTTPStatus.GONE
         target.tell(error_kind(code))
-        raise ReadFailedError(Failure(target.what, reason(code, answer), TRY_AGAIN), code, answer)
+        raise ReadFailedError(Failure(target.what, _why(code, answer), TRY_AGAIN), code, answer)
     return event
 
 
@@ -198,6 +201,12 @@ def kind_of(error: Exception) -> ErrorKind:
             return "unreachable"
 
 
+def _why(status: int, body: bytes) -> str:
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return f"the API server is overloaded or starting: {reason(status, body)}"
+    return reason(status, body)
+
+
 def _remedy(status: int, body: bytes, target: Target) -> str:
     match status:
         case HTTPStatus.FORBIDDEN:
@@ -207,5 +216,7 @@ def _remedy(status: int, body: bytes, target: Target) -> str:
             return f"Give the guard the permission it lacks: {permission}"
         case HTTPStatus.UNAUTHORIZED:
             return CHECK_CREDENTIALS
+        case HTTPStatus.TOO_MANY_REQUESTS:
+            return _WAIT_FOR_IT
         case _:
             return TRY_AGAIN

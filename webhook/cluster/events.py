@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from webhook.cluster.answers import ReadFailedError, WriteConflictedError
+from webhook.cluster.deadline import within
 from webhook.cluster.reads import Cluster
 from webhook.cluster.resource import EVENTS, Resource
 from webhook.rule.trainjob import KIND
@@ -196,7 +197,7 @@ async def recording(cluster: Cluster, *, batch_seconds: float = BATCH_SECONDS) -
         sending.cancel()
         await asyncio.wait([sending])
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_SECONDS):
+            async with within(LAST_SECONDS):
                 await _send_all(cluster, tally)
 
 
@@ -206,7 +207,7 @@ async def _send_all(cluster: Cluster, tally: Tally) -> None:
     async def sent(counted: Counted) -> str | None:
         """Why it was not, or None."""
         try:
-            async with places, asyncio.timeout(SEND_SECONDS):
+            async with places, within(SEND_SECONDS):
                 await send(cluster, counted)
         except (ReadFailedError, WriteConflictedError) as error:
             return str(error)

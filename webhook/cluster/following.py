@@ -20,6 +20,7 @@ import structlog
 
 from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.client import Page
+from webhook.cluster.deadline import within
 from webhook.cluster.reads import Cluster
 from webhook.cluster.resource import Resource
 from webhook.rule.objects import UnreadableAnswerError
@@ -180,7 +181,7 @@ def is_below(version: str, other: str) -> bool:
 
 async def _next(cluster: Cluster, followed: Followed[Kept], pages: AsyncGenerator[Page, None]) -> Page | None:
     try:
-        async with asyncio.timeout(_ANSWER_SECONDS):
+        async with within(_ANSWER_SECONDS):
             return await anext(pages, None)
     except TimeoutError as error:
         what = f"listing {followed.resource.what}"

@@ -22,6 +22,7 @@ from typing import Any
 import structlog
 
 from webhook.cluster.answers import ReadFailedError, WriteConflictedError
+from webhook.cluster.deadline import within
 from webhook.cluster.reads import Cluster
 from webhook.cluster.resource import LEASES
 from webhook.rule import lease
@@ -95,7 +96,7 @@ class Leadership:
                 return
             left = renewed + self._terms.stop_seconds - loop.time()
             with suppress(TimeoutError):
-                async with asyncio.timeout(left):
+                async with within(left):
                     renewed = await self._claimed() or renewed
             if self._holder not in ("", self._me):
                 break
@@ -105,7 +106,7 @@ class Leadership:
         """Take or renew the Lease; return when that was begun, or None where it is not ours."""
         now = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(self._terms.stop_seconds):
+            async with within(self._terms.stop_seconds):
                 found = await self._cluster.fetch(self._lease)
                 if found is not None:
                     self._seen = lease.seen(found, self._seen, now=now)
@@ -138,7 +139,7 @@ class Leadership:
     async def _release(self) -> None:
         """Let another one take over at once; if it fails it takes over when the Lease has run out."""
         with suppress(WriteConflictedError, ReadFailedError, TimeoutError):
-            async with asyncio.timeout(self._terms.renew_seconds):
+            async with within(self._terms.renew_seconds):
                 found = await self._cluster.fetch(self._lease)
                 if found is not None and lease.holder(found) == self._me:
                     await self._cluster.replace(self._lease, lease.released(found, time=_now()))

@@ -25,6 +25,7 @@ from webhook.cluster.answers import (
     refuses_the_credentials,
 )
 from webhook.cluster.credentials import Credentials, CredentialsError, Proof, Wanted
+from webhook.cluster.deadline import seconds_left
 from webhook.cluster.proxy import proxy_to, without_user
 
 JSON = "application/json"
@@ -32,6 +33,10 @@ JSON = "application/json"
 _CONNECTIONS = 128
 _LARGEST_ANSWER_BYTES = 32 * 2**20
 """No page that is asked for can be larger: etcd holds no object over 1.5 MiB."""
+
+_LONGEST_WAIT_SECONDS = 10.0
+"""The longest that a 429 is waited for where nobody said when the answer would come too late."""
+_MOST_DIGITS = 9
 
 _BROKEN = (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError)
 """What a request can end with before its answer is whole."""
@@ -48,6 +53,19 @@ class Request:
     body: bytes | None = None
     content_type: str = JSON
     accept: str = JSON
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """`wait`: after how many seconds to ask again, where the API server says so."""
+
+    status: int
+    body: bytes
+    wait: int | None
+
+    @property
+    def refuses_the_credentials(self) -> bool:
+        return refuses_the_credentials(self.status, self.body)
 
 
 class Transport:
@@ -96,23 +114,17 @@ class Transport:
     async def exchange(self, request: Request) -> tuple[int, bytes]:
         """Send it and return the answer's code and body; credentials that are refused are renewed once.
 
+        A 429 did nothing, whatever was sent. Where it says when to ask again, and that is before the answer
+        would come too late (`webhook.cluster.deadline`), it is asked again, once.
+
         Raises:
             ReadFailedError: there is no whole answer, or the API server does not know who asks.
         """
-        target = request.target
-        try:
-            proof = await self.credentials.proof()
-            status, body = await self._send_once(request, proof)
-            renewed = refuses_the_credentials(status, body) and await self.credentials.renew(proof)
-            if renewed:
-                proof = await self.credentials.proof()
-                status, body = await self._send_once(request, proof)
-        except CredentialsError as error:
-            raise target.failed(str(error), CHECK_CREDENTIALS, "unauthorized") from error
-        if refuses_the_credentials(status, body):
-            # Credentials of a moment ago are not read again at once: then it is not known yet.
-            raise target.refused(status, body, for_good=renewed)
-        return status, body
+        answer = await self._proven(request)
+        if answer.wait is not None and answer.wait < min(seconds_left(), _LONGEST_WAIT_SECONDS):
+            await asyncio.sleep(answer.wait)
+            answer = await self._proven(request)
+        return answer.status, answer.body
 
     async def stream(
         self, request: Request, *, seconds: float | None = None
@@ -141,12 +153,29 @@ class Transport:
         except _BROKEN as error:
             raise target.broken(error, "the watch broke off") from error
 
-    async def _send_once(self, request: Request, proof: Proof) -> tuple[int, bytes]:
+    async def _proven(self, request: Request) -> _Answer:
+        target = request.target
+        try:
+            proof = await self.credentials.proof()
+            answer = await self._send_once(request, proof)
+            renewed = answer.refuses_the_credentials and await self.credentials.renew(proof)
+            if renewed:
+                proof = await self.credentials.proof()
+                answer = await self._send_once(request, proof)
+        except CredentialsError as error:
+            raise target.failed(str(error), CHECK_CREDENTIALS, "unauthorized") from error
+        if answer.refuses_the_credentials:
+            # Credentials of a moment ago are not read again at once: then it is not known yet.
+            raise target.refused(answer.status, answer.body, for_good=renewed)
+        return answer
+
+    async def _send_once(self, request: Request, proof: Proof) -> _Answer:
         try:
             async with self._open(request, proof) as response:
                 if date := response.headers.get("Date"):
                     self._dated = date, asyncio.get_running_loop().time()
-                return response.status, await _body(response, request.target)
+                body = await _body(response, request.target)
+                return _Answer(response.status, body, _wait_of(response))
         except _BROKEN as error:
             how = f"{self.url} cannot be reached{self._through}"
             raise request.target.broken(error, how) from error
@@ -171,6 +200,13 @@ class Transport:
             server_hostname=self.credentials.endpoint.tls_server_name,
             timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=None),
         )
+
+
+def _wait_of(response: aiohttp.ClientResponse) -> int | None:
+    """The Retry-After of a 429, in whole seconds as the API server writes it."""
+    wait = response.headers.get("Retry-After", "")
+    is_told = response.status == HTTPStatus.TOO_MANY_REQUESTS and wait.isascii() and wait.isdigit()
+    return int(wait[:_MOST_DIGITS]) if is_told else None
 
 
 async def _body(response: aiohttp.ClientResponse, target: Target) -> bytes:

@@ -10,6 +10,7 @@ import structlog
 
 from webhook.cluster import Cluster
 from webhook.cluster.answers import ReadFailedError
+from webhook.cluster.deadline import within
 from webhook.cluster.resource import WEBHOOK_CONFIGURATIONS
 from webhook.telling.gate import Gate, LeftOut, Opening, gate_of
 
@@ -52,7 +53,7 @@ class GateWatch:
         kind, name = shipped["kind"], shipped["metadata"]["name"]
         resource = WEBHOOK_CONFIGURATIONS[kind].one(name)
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
+            async with within(CALL_TIMEOUT_SECONDS):
                 found = await self._cluster.fetch(resource)
             gate = gate_of(found, shipped)
         except Exception as error:  # noqa: BLE001 - it is a warning, not the work: no object's shape may end it

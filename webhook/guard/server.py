@@ -16,6 +16,7 @@ from webhook import __version__
 from webhook.cluster import Cluster, events
 from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.credentials import Caller
+from webhook.cluster.deadline import within
 from webhook.guard.application import DEFAULT_TIMEOUT_SECONDS, IN_FLIGHT_SECONDS, Lifecycle, create_app
 from webhook.guard.connections import HEARD, close_silent_connections
 from webhook.guard.gate import GateWatch
@@ -197,7 +198,7 @@ async def _become_ready(
     pause = 0.25
     while True:
         try:
-            async with asyncio.timeout(DEFAULT_TIMEOUT_SECONDS):
+            async with within(DEFAULT_TIMEOUT_SECONDS):
                 version = await cluster.reach()
                 for registration in registrations:
                     await _register(cluster, registration)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from webhook.cluster.answers import ReadFailedError
+from webhook.cluster.deadline import until
 from webhook.cluster.observer import Read
 from webhook.cluster.reads import Cluster
 from webhook.rule.objects import UnreadableAnswerError
@@ -29,7 +30,7 @@ async def attempt_read(
     """What was read, or why it could not be by the deadline, `seconds` after the question began."""
     try:
         with _timed(cluster, kind, deadline):
-            async with asyncio.timeout_at(deadline):
+            async with until(deadline):
                 return await read
     except ReadFailedError as error:
         return error.failure
@@ -74,7 +75,7 @@ async def node_states(cluster: Cluster, names: Iterable[str], *, deadline: float
 async def _node_state(cluster: Cluster, name: str, *, deadline: float) -> NodeState:
     try:
         with _timed(cluster, "node", deadline):
-            async with asyncio.timeout_at(deadline):
+            async with until(deadline):
                 return read_node_state(await cluster.node(name))
     except ReadFailedError as error:
         return replace(NOT_READABLE, failure=error.failure)

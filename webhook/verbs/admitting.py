@@ -10,6 +10,7 @@ from typing import Any
 
 from webhook.cluster import Cluster
 from webhook.cluster.answers import ReadFailedError, WriteConflictedError
+from webhook.cluster.deadline import until
 from webhook.cluster.trainjobs import TrainJobs
 from webhook.questions.admission import ask
 from webhook.rule import verdict as verdicts
@@ -120,7 +121,7 @@ async def _write(
     trainjobs: TrainJobs, namespace: str, name: str, document: Mapping[str, Any], *, deadline: float
 ) -> None:
     try:
-        async with asyncio.timeout_at(deadline):
+        async with until(deadline):
             await trainjobs.replace(namespace, name, document)
     except WriteConflictedError as error:
         raise Conflict(

@@ -9,6 +9,7 @@ from typing import Any
 
 from webhook.cluster import Cluster
 from webhook.cluster.answers import ReadFailedError
+from webhook.cluster.deadline import until
 from webhook.cluster.following import changes
 from webhook.cluster.resource import PODS
 from webhook.cluster.trainjobs import TrainJobs
@@ -123,7 +124,7 @@ async def _checks(
 ) -> tuple[tuple[AdmissionCheck, ...], tuple[Failure, ...]]:
     half = asyncio.get_running_loop().time() / 2 + deadline / 2
     try:
-        async with asyncio.timeout_at(half):
+        async with until(half):
             workload = await trainjobs.workload(namespace, str(document["metadata"].get("uid")))
     except ReadFailedError as error:
         return (), (error.failure,)

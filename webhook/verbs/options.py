@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from webhook.cluster import Cluster
 from webhook.cluster.credentials import Caller, Impersonation
+from webhook.cluster.deadline import within
 from webhook.cluster.trainjobs import TrainJobs
 from webhook.rule.trainjob import GROUP, RESOURCE, is_object_name
 from webhook.settings import VerbSettings
@@ -92,7 +93,7 @@ def _complete(context: typer.Context, incomplete: str) -> list[str]:
     async def names() -> list[str]:
         target = target_of(**{name: given.get(name) for name in _TARGETS})
         async with (
-            asyncio.timeout(COMPLETION_SECONDS),
+            within(COMPLETION_SECONDS),
             target.connect(Caller.PROGRAM) as cluster,
             aclosing(TrainJobs(cluster).every(target.namespace_in(cluster))) as trainjobs,
         ):

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from webhook.cluster import Cluster
 from webhook.cluster.answers import ReadFailedError
+from webhook.cluster.deadline import until
 from webhook.cluster.trainjobs import TrainJobs
 from webhook.questions.admission import Subject
 from webhook.rule.objects import UnreadableAnswerError
@@ -60,7 +61,7 @@ async def in_time(
     """
     unauthenticated = False
     try:
-        async with asyncio.timeout_at(deadline):
+        async with until(deadline):
             return await answer
     except TimeoutError:
         failure = cluster.unanswered(what, seconds=seconds)
