@@ -43,6 +43,19 @@ READING_THE_PODS = """\
         )
     )
 """
+READING_THE_JOBS_OF_OTHER_STARTS = """\
+    jobs = await asyncio.gather(
+        *(
+            attempt("jobs", "listing the Jobs", _jobs(cluster, subject, selector, jobset.uid))
+            for selector in jobs_of_other_starts(job.jobset_name, job.start)
+        )
+    )
+"""
+READING_THE_PODS_OF_OTHER_STARTS = """\
+    pods = await attempt("pods", "listing the pods", _pods(cluster, subject))
+"""
+ANOTHER_START = "tests/rule/test_starts.py::test_a_pod_of_another_start_is_told"
+START_CONDITIONS = "tests/telling/test_match_conditions_of_jobs.py"
 
 PARTS = [
     Part(
@@ -295,6 +308,112 @@ PARTS = [
         "            except Unauthenticated:\n                raise\n",
         "",
         "tests/verbs/test_who_acts.py::test_a_wait_for_an_api_server_that_is_not_trusted_ends",
+    ),
+    Part(
+        "a start waits for a pod that is Terminating",
+        "webhook/rule/starts.py",
+        '    if text(metadata, "deletionTimestamp", "pod"):\n        return True\n',
+        "",
+        ANOTHER_START,
+    ),
+    Part(
+        "a start waits for a pod of another JobSet of the name",
+        "webhook/rule/starts.py",
+        '    if text(labels, JOBSET_UID_LABEL, "pod") != start.jobset_uid:\n        return True\n',
+        "",
+        ANOTHER_START,
+    ),
+    Part(
+        "a start waits for a pod of another restart",
+        "webhook/rule/starts.py",
+        '    if text(labels, RESTART_ATTEMPT_LABEL, "pod") != start.restart_attempt:\n        return True\n',
+        "",
+        ANOTHER_START,
+    ),
+    Part(
+        "a start waits for a pod of an earlier Job of the name",
+        "webhook/rule/starts.py",
+        "    return is_of_this_name and not",
+        "    return False and is_of_this_name and not",
+        ANOTHER_START,
+    ),
+    Part(
+        "a start waits for Jobs of other starts",
+        "webhook/questions/start.py",
+        "unsettled += read_unsettled_jobs(page.items, jobset_uid=jobset_uid)",
+        "unsettled += []",
+        "tests/guard/test_job_reviews.py::test_a_job_of_another_start_that_is_not_stopped_denies",
+    ),
+    Part(
+        "an order that is out of date starts nothing",
+        "webhook/questions/start.py",
+        "    if jobset.out_of_date is not None:",
+        "    if False:",
+        "tests/guard/test_job_reviews.py::test_an_order_that_is_out_of_date_is_denied",
+    ),
+    Part(
+        "a start's pods are read after its Jobs",
+        "webhook/questions/start.py",
+        READING_THE_JOBS_OF_OTHER_STARTS + READING_THE_PODS_OF_OTHER_STARTS,
+        READING_THE_PODS_OF_OTHER_STARTS + READING_THE_JOBS_OF_OTHER_STARTS,
+        "tests/questions/test_start.py::test_each_read_begins_when_the_one_before_it_is_answered",
+    ),
+    Part(
+        "of a start's pods every page is read",
+        "webhook/questions/start.py",
+        "            names += pods_of_another_start(page.items, subject.job.start)\n",
+        "            names += pods_of_another_start(page.items, subject.job.start)\n            break\n",
+        "tests/questions/test_start.py::test_every_page_of_pods_is_read_for_the_last_may_hold_one",
+    ),
+    Part(
+        "a Job whose JobSet cannot be read is not made",
+        "webhook/questions/start.py",
+        "        return OfATrainJob(None, Unknown((jobset,)))",
+        "        return NotATrainJobs()",
+        "tests/guard/test_job_reviews.py::test_a_job_that_is_made_suspended_needs_its_jobset_read",
+    ),
+    Part(
+        "podReplacementPolicy is set",
+        "webhook/rule/starts.py",
+        "    if not job.leaves_replacement and job.replacement != REPLACED_ONCE_ENDED:",
+        "    if False:",
+        "tests/rule/test_starts.py::test_what_is_set_on_a_job",
+    ),
+    Part(
+        "no grace period of 0",
+        "webhook/rule/starts.py",
+        "    if job.pods_without_grace and operation is Operation.CREATE:",
+        "    if False:",
+        "tests/rule/test_starts.py::test_what_is_set_on_a_job",
+    ),
+    Part(
+        "a Job that belongs to another JobSet than its label says starts nothing",
+        "webhook/guard/job_reviews.py",
+        '        if new.controlling_jobset not in ("", jobset_name):',
+        "        if False:",
+        "tests/guard/test_job_reviews.py::test_the_label_of_a_bare_jobset_starts_no_job_of_another_unseen",
+    ),
+    Part(
+        "a Job's JobSet name that there cannot be reaches no selector",
+        "webhook/guard/job_reviews.py",
+        "        if not is_label_value(jobset_name):",
+        "        if False:",
+        "tests/guard/test_job_reviews.py"
+        "::test_a_jobset_name_that_there_cannot_be_is_a_bad_request_and_asks_nothing",
+    ),
+    Part(
+        "every Job that is made calls the guard",
+        "webhook/telling/conditions.py",
+        """f"request.operation == 'CREATE'\\n|| {_suspended('oldObject')} && !""",
+        """f"request.operation == 'UPDATE' && {_suspended('oldObject')} && !""",
+        f"{START_CONDITIONS}::test_what_could_start_pods_is_sent_to_the_guard",
+    ),
+    Part(
+        "a Job that is un-suspended calls the guard",
+        "webhook/telling/conditions.py",
+        """f"request.operation == 'CREATE'\\n|| {_suspended('oldObject')} && !""",
+        """f"request.operation == 'CREATE'\\n|| false && {_suspended('oldObject')} && !""",
+        f"{START_CONDITIONS}::test_nothing_that_is_denied_or_set_escapes_the_guard",
     ),
 ]
 
