@@ -34,8 +34,12 @@ from sandbox.controllers.users import kubelet
 from tests.apiserver import ApiServer
 from tests.programs import kubectl_or_skip, run
 from tests.repository import REPOSITORY
-from webhook.rule.trainjob import DEFAULT_A_KEY
-from webhook.telling.registration import webhook_configuration
+from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
+from webhook.telling.registration import (
+    JOBS_WEBHOOK_NAME,
+    mutating_webhook_configuration,
+    webhook_configuration,
+)
 
 Document = dict[str, Any]
 
@@ -48,6 +52,13 @@ WEBHOOKS = Kind(
     "validatingwebhookconfigurations",
     namespaced=False,
 )
+MUTATING_WEBHOOKS = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "MutatingWebhookConfiguration",
+    "mutatingwebhookconfigurations",
+    namespaced=False,
+)
 LEASES = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 CLUSTER_ROLES = Kind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", namespaced=False)
 CLUSTER_ROLE_BINDINGS = Kind(
@@ -56,13 +67,13 @@ CLUSTER_ROLE_BINDINGS = Kind(
 KINDS = {
     kind.name: kind
     for kind in (
-        *(PODS, NODES, JOBS, JOBSETS, TRAINJOBS, NAMESPACES, WEBHOOKS),
+        *(PODS, NODES, JOBS, JOBSETS, TRAINJOBS, NAMESPACES, WEBHOOKS, MUTATING_WEBHOOKS),
         *(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS),
         *(WORKLOADS, ADMISSION_CHECKS, CLUSTER_QUEUES, LOCAL_QUEUES, LEASES),
     )
 }
 CLEARED = (
-    *(WEBHOOKS, LEASES, WORKLOADS, LOCAL_QUEUES, CLUSTER_QUEUES, ADMISSION_CHECKS),
+    *(WEBHOOKS, MUTATING_WEBHOOKS, LEASES, WORKLOADS, LOCAL_QUEUES, CLUSTER_QUEUES, ADMISSION_CHECKS),
     *(TRAINJOBS, JOBSETS, JOBS, PODS, NODES),
 )
 
@@ -73,6 +84,18 @@ PEOPLE = REPOSITORY / "manifests" / "people" / "access.yaml"
 _RBAC = {"apiGroup": "rbac.authorization.k8s.io"}
 
 FOREVER_SECONDS = 3600
+
+_PROBE: Document = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "probe", "labels": {JOBSET_NAME_LABEL: "no-such-jobset"}},
+    "spec": {
+        "template": {
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "node", "image": "trainer"}]},
+        }
+    },
+}
+"""A Job that the guard denies, and its absence too."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +185,7 @@ class Bench:
         await self.admin.request("DELETE", kind.path(namespace, name))
 
     async def register(self, url: str, authority_pem: bytes, *, a_key: str = DEFAULT_A_KEY) -> None:
-        """Have re-admissions reviewed at `url`, and wait until this API server does it.
+        """Have re-admissions and starts of Jobs reviewed at `url`, and wait until this API server does it.
 
         A real API server takes a new configuration up a moment after it was written.
         """
@@ -173,15 +196,26 @@ class Bench:
             "metadata": {"name": "probe", "namespace": "default", "annotations": {a_key: "not a number"}},
             "spec": {"suspend": False, "runtimeRef": {"name": "rt"}},
         }
+        await until(partial(self._refused, TRAINJOBS, probe, "webhook"))
+        await self.register_jobs(url, authority_pem)
 
-        async def refused() -> bool:
-            try:
-                await self.admin.request("POST", f"{TRAINJOBS.path('default')}?dryRun=All", body=probe)
-            except ApiError as error:
-                return "webhook" in str(error)
-            return False
+    async def register_jobs(self, url: str, authority_pem: bytes) -> None:
+        """Have starts of Jobs alone reviewed at `url` from now on, and wait until this API server does."""
+        configuration = mutating_webhook_configuration(url=url, ca_bundle=authority_pem)
+        try:
+            await self.create(configuration)
+        except ApiError as error:
+            if error.code != HTTPStatus.CONFLICT:
+                raise
+            await self.patch(MUTATING_WEBHOOKS, configuration["metadata"]["name"], configuration)
+        await until(partial(self._refused, JOBS, _PROBE, JOBS_WEBHOOK_NAME))
 
-        await until(refused)
+    async def _refused(self, kind: Kind, document: Document, words: str) -> bool:
+        try:
+            await self.admin.request("POST", f"{kind.path('default')}?dryRun=All", body=document)
+        except ApiError as error:
+            return words in str(error)
+        return False
 
     async def audit_annotations(self) -> list[Mapping[str, str]]:
         """What webhooks wrote into the audit log, oldest first."""
@@ -271,6 +305,9 @@ class Bench:
         try:
             await self.remove(kind, metadata["name"], metadata.get("namespace", ""))
         except ApiError as error:
+            # Or it was collected, for its owner went.
+            if error.code == HTTPStatus.NOT_FOUND:
+                return True
             if "webhook" not in str(error):
                 raise
             return False
