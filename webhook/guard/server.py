@@ -28,6 +28,7 @@ from webhook.guard.reviews import Webhook
 from webhook.guard.tls import Tls, tls
 from webhook.guard.trainjob_reviews import TrainJobReviews
 from webhook.questions.admission import Subject, ask
+from webhook.questions.node_states import SharedNodeStates
 from webhook.questions.record import RecordAnswer, RecordSubject, ask_record
 from webhook.questions.start import StartAnswer, StartSubject, ask_start
 from webhook.rule.verdict import Verdict
@@ -66,7 +67,7 @@ async def listening(
     """
 
     async def ask_cluster(subject: Subject, seconds: float) -> Verdict:
-        return await ask(cluster, subject, seconds=seconds)
+        return await ask(cluster, subject, seconds=seconds, shared=shared)
 
     async def ask_cluster_to_start(subject: StartSubject, seconds: float) -> StartAnswer:
         return await ask_start(cluster, subject, seconds=seconds)
@@ -74,7 +75,11 @@ async def listening(
     async def ask_cluster_to_end(subject: RecordSubject, seconds: float) -> RecordAnswer:
         return await ask_record(cluster, subject, seconds=seconds)
 
-    async with tls(settings, cluster) as secured, events.recording(cluster) as record:
+    async with (
+        tls(settings, cluster) as secured,
+        events.recording(cluster) as record,
+        SharedNodeStates.of_cluster(cluster) as shared,
+    ):
         lifecycle = Lifecycle(has_certificate=secured.has_certificate)
         registrations = _registrations(settings, secured)
         metrics = metrics or GuardMetrics()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from webhook.cluster.reads import Cluster
+from webhook.questions.node_states import SharedNodeStates
 from webhook.questions.reads import NODE_STATES_SECONDS, attempt_read, node_states, separated
 from webhook.rule.trainjob import (
     JOB_ID_LABEL,
@@ -105,7 +106,14 @@ class Subject:
         return [f"{JOBSET_NAME_LABEL}={self.name}"] if is_label_value(self.name) else []
 
 
-async def ask(cluster: Cluster, subject: Subject, *, seconds: float, every_pod: bool = False) -> Verdict:
+async def ask(
+    cluster: Cluster,
+    subject: Subject,
+    *,
+    seconds: float,
+    every_pod: bool = False,
+    shared: SharedNodeStates | None = None,
+) -> Verdict:
     """Read the JobSet, then its Jobs, then the pods, and decide; answer within `seconds`, whatever happens.
 
     Orders go down that chain, and so do the reads. A Job that still runs when the pods are listed and is
@@ -116,18 +124,21 @@ async def ask(cluster: Cluster, subject: Subject, *, seconds: float, every_pod: 
     A read that fails, or does not answer in time, makes the verdict Unknown unless pods are known to
     remain. The states of the nodes are read for a denial only, and never hold it up for longer than
     `NODE_STATES_SECONDS`. With `every_pod` all remaining pods and the states of all their nodes are read, for
-    people who look at them: by default only as many as a message names.
+    people who look at them: by default only as many as a message names. States that are `shared` may be two
+    seconds old; what is decided on is read afresh, always.
 
     The observer of the cluster is told how long the question and each of its reads took.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
-    verdict = await _answered(cluster, subject, seconds=seconds, every_pod=every_pod)
+    verdict = await _answered(cluster, subject, seconds=seconds, every_pod=every_pod, shared=shared)
     cluster.observer.question_took(verdict_name(verdict), loop.time() - started)
     return verdict
 
 
-async def _answered(cluster: Cluster, subject: Subject, *, seconds: float, every_pod: bool) -> Verdict:
+async def _answered(
+    cluster: Cluster, subject: Subject, *, seconds: float, every_pod: bool, shared: SharedNodeStates | None
+) -> Verdict:
     deadline = asyncio.get_running_loop().time() + seconds
     if subject.too_many:
         failure = wording.too_many_executions(subject.too_many, MOST_EXECUTIONS)
@@ -156,7 +167,8 @@ async def _answered(cluster: Cluster, subject: Subject, *, seconds: float, every
         named = {pod.node for pod in verdict.pods[: None if every_pod else wording.MOST_NAMED] if pod.node}
         if not every_pod:
             deadline = min(deadline, asyncio.get_running_loop().time() + NODE_STATES_SECONDS)
-        return with_node_states(verdict, await node_states(cluster, named, deadline=deadline))
+        of_nodes = partial(node_states, cluster) if shared is None else shared.of
+        return with_node_states(verdict, await of_nodes(named, deadline=deadline))
     return verdict
 
 
