@@ -20,8 +20,14 @@ from tests.conftest import Guard, guard_against
 from tests.scripted import ScriptedApiServer, answer, hang, listed, refusal
 from webhook.telling.durations import parse_duration
 
-TO_BECOME_READY = {"version", "apis"}
-"""What the guard asks for once, to know that it reaches the API server and is known to it."""
+_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
+TO_BECOME_READY = {
+    "version",
+    "apis",
+    f"{_CONFIGURATIONS}/validatingwebhookconfigurations/trainjob-interlock",
+    f"{_CONFIGURATIONS}/mutatingwebhookconfigurations/trainjob-interlock",
+}
+"""What the guard asks for by itself: that it reaches the API server and is known to it, and its gate."""
 
 UNSUSPEND = objects.review(objects.trainjob(suspend=False), old=objects.trainjob(suspend=True), uid="a-uid")
 
