@@ -45,8 +45,9 @@ def growing(longest: timedelta) -> Pause:
 class Controller:
     """Runs one reconcile function over one cache of its own; an async context manager.
 
-    Changes are taken in one by one, each followed by a decision, so that a controller that was stalled goes
-    through what it missed in order, as one whose process was stopped and continued does.
+    What changed while it wrote is taken in at once, before the next decision. What changed while it was
+    stalled is taken in change by change, each followed by a decision: it goes through what it missed in
+    order, as one whose process was stopped and continued does.
 
     It writes as `user`, and waits for `pause` after a decision of which a write failed.
     """
@@ -73,6 +74,7 @@ class Controller:
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._going = asyncio.Event()
         self._going.set()
+        self._missed = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -98,6 +100,8 @@ class Controller:
 
     def proceed(self) -> None:
         """Go on, with what was decided before the stall and then through what was missed."""
+        # One more than what waits: the first change that came is in hand.
+        self._missed = self._events.qsize() + 1
         self._going.set()
 
     def wake(self) -> None:
@@ -114,8 +118,7 @@ class Controller:
         while True:
             event = await self._next(wake_at)
             await self._going.wait()
-            if event is not None:
-                self._world.learn(event)
+            self._take_in(event)
             if not all(map(self._world.knows, self._kinds)):
                 continue
             decided = self._reconcile(self._world, datetime.now(UTC))
@@ -123,6 +126,17 @@ class Controller:
             self._failures = 0 if all(succeeded) else self._failures + 1
             retry_at = [datetime.now(UTC) + self._pause(self._failures)] if self._failures else []
             wake_at = min([*retry_at, *([decided.wake_at] if decided.wake_at else [])], default=None)
+
+    def _take_in(self, event: Event | None) -> None:
+        events = [event]
+        if self._missed:
+            self._missed -= 1
+        else:
+            while not self._events.empty():
+                events.append(self._events.get_nowait())
+        for one in events:
+            if one is not None:
+                self._world.learn(one)
 
     async def _next(self, wake_at: datetime | None) -> Event | None:
         if wake_at is None:

@@ -16,7 +16,6 @@ from sandbox.controllers.kinds import (
     PODS,
     Object,
     condition_status,
-    controlled_by,
     is_finished_job,
     is_terminal,
     is_terminating,
@@ -67,7 +66,11 @@ def _is_patient(job: Object) -> bool:
 def reconcile(world: World, now: datetime, failures: Failures, backoff: timedelta) -> Plan:
     """Decide the writes for every Job; `failures` is what `failed_since` remembers."""
     chains, wakes = [], []
-    pods = world.all(PODS)
+    pods: dict[str, list[Object]] = defaultdict(list)
+    for pod in world.all(PODS):
+        for owner in pod["metadata"].get("ownerReferences") or ():
+            if owner.get("controller"):
+                pods[owner["uid"]].append(pod)
     failed: dict[str, list[datetime]] = defaultdict(list)
     for job_uid, moment in failures.values():
         if moment is not None:
@@ -76,7 +79,7 @@ def reconcile(world: World, now: datetime, failures: Failures, backoff: timedelt
         if is_terminating(job) or is_finished_job(job):
             continue
         moments = failed[job["metadata"]["uid"]]
-        own = _Own(job, [pod for pod in pods if controlled_by(pod, job)], len(moments))
+        own = _Own(job, pods[job["metadata"]["uid"]], len(moments))
         chain, wake_at = _chain(own, now, max(moments) + backoff if moments else None)
         chains.append(chain)
         wakes.append(wake_at)

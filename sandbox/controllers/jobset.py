@@ -8,7 +8,7 @@ Jobs and in place. A Job that is being deleted is neither suspended nor resumed.
 from datetime import datetime
 
 from sandbox.controllers import jobset_status
-from sandbox.controllers.jobset_rendering import REPLICATED_JOB, RESTART_ATTEMPT, rendered
+from sandbox.controllers.jobset_rendering import REPLICATED_JOB, RESTART_ATTEMPT, job_names, rendered
 from sandbox.controllers.jobset_status import Jobs
 from sandbox.controllers.kinds import (
     JOBS,
@@ -92,9 +92,10 @@ def _created(jobset: Object, jobs: Jobs, counts: list[Object], world: World) -> 
         if in_order and jobset_status.has_started(replicated, counts):
             continue
         chain += [
-            Create(JOBS, wanted, together=True, refusal="JobCreationFailed")
-            for wanted in ([] if is_blocked and jobs.previous else rendered(jobset, replicated))
-            if world.get(JOBS, jobset["metadata"]["namespace"], wanted["metadata"]["name"]) is None
+            Create(JOBS, rendered(jobset, replicated, index), together=True, refusal="JobCreationFailed")
+            for index, name in enumerate(job_names(jobset, replicated))
+            if world.get(JOBS, jobset["metadata"]["namespace"], name) is None
+            and not (is_blocked and jobs.previous)
         ]
         if in_order:
             return chain, True
@@ -118,7 +119,7 @@ def _resumed(jobset: Object, jobs: Jobs, counts: list[Object]) -> tuple[Chain, b
             continue
         if in_order and jobset_status.has_started(replicated, counts):
             continue
-        wanted = {job["metadata"]["name"]: job for job in rendered(jobset, replicated)}
+        indexes = {name: index for index, name in enumerate(job_names(jobset, replicated))}
         for job in jobs.active:
             labels = job["metadata"]["labels"]
             if (
@@ -130,7 +131,8 @@ def _resumed(jobset: Object, jobs: Jobs, counts: list[Object]) -> tuple[Chain, b
             # The start time goes first: else the API server takes no new template labels.
             if reset := status_patch(JOBS, job, {"startTime": None}):
                 return [*chain, *reset], in_order
-            chain.append(_resume(job, wanted[job["metadata"]["name"]]))
+            index = indexes[job["metadata"]["name"]]
+            chain.append(_resume(job, rendered(jobset, replicated, index)))
         if in_order:
             return chain, True
     return chain, False

@@ -14,9 +14,10 @@ def replicas(replicated: Object) -> int:
     return int(replicated.get("replicas", 1))
 
 
-def rendered(jobset: Object, replicated: Object) -> list[Object]:
-    """Render the Jobs of one replicated job, of the restart attempt that the JobSet's status counts."""
-    return [_job(jobset, replicated, index) for index in range(replicas(replicated))]
+def job_names(jobset: Object, replicated: Object) -> list[str]:
+    """Name the Jobs of one replicated job, in the order of their indexes."""
+    name = f"{jobset['metadata']['name']}-{replicated['name']}"
+    return [f"{name}-{index}" for index in range(replicas(replicated))]
 
 
 def _group(replicated: Object) -> str:
@@ -53,7 +54,8 @@ def _marks(jobset: Object, replicated: Object, name: str, index: int) -> dict[st
     }
 
 
-def _job(jobset: Object, replicated: Object, index: int) -> Object:
+def rendered(jobset: Object, replicated: Object, index: int) -> Object:
+    """Render one Job of a replicated job, of the restart attempt that the JobSet's status counts."""
     metadata, template = jobset["metadata"], replicated["template"]
     name = f"{metadata['name']}-{replicated['name']}-{index}"
     marks = _marks(jobset, replicated, name, index)
