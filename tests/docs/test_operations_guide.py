@@ -18,7 +18,6 @@ from tests import objects
 from tests.benches import WEBHOOKS, Bench, kustomized, until
 from tests.manifests.test_installation import installing
 from tests.repository import REPOSITORY
-from webhook.telling.registration import mutating_webhook_configuration
 
 GUIDE = (REPOSITORY / "docs" / "operations.md").read_text()
 
@@ -98,8 +97,6 @@ async def test_one_namespace_can_be_opened_while_no_guard_answers_and_closed_aga
         await bench.create(objects.trainjob(namespace=namespace, suspend=True))
     authority = new_authority(now=datetime.now(UTC)).certificate_pem
     await bench.register("https://127.0.0.1:1", authority)
-    mutating = mutating_webhook_configuration(url="https://127.0.0.1:1", ca_bundle=authority)
-    await bench.admin.request("POST", MUTATING_WEBHOOKS.path(), body=mutating)
 
     async def is_open(namespace: str) -> bool:
         return await is_admitted(bench, namespace) and await may_start(bench, namespace)
@@ -107,20 +104,17 @@ async def test_one_namespace_can_be_opened_while_no_guard_answers_and_closed_aga
     async def is_closed(namespace: str) -> bool:
         return not await is_admitted(bench, namespace) and not await may_start(bench, namespace)
 
-    try:
-        await until(partial(is_closed, "team-a"))
+    await until(partial(is_closed, "team-a"))
 
-        await change_configurations(bench, opening)
+    await change_configurations(bench, opening)
 
-        await until(partial(is_open, "team-a"))
-        assert await is_closed("team-b")
+    await until(partial(is_open, "team-a"))
+    assert await is_closed("team-b")
 
-        await change_configurations(bench, [validating_closed, mutating_closed])
+    await change_configurations(bench, [validating_closed, mutating_closed])
 
-        await until(partial(is_closed, "team-a"))
-        assert await is_closed("team-b")
-    finally:
-        await bench.remove(MUTATING_WEBHOOKS, "trainjob-interlock", "")
+    await until(partial(is_closed, "team-a"))
+    assert await is_closed("team-b")
 
 
 async def test_the_logs_it_asks_for_are_those_of_the_pods_that_are_deployed() -> None:
