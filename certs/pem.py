@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
+_CERTIFICATE = re.compile(rb"-----BEGIN (X509 )?CERTIFICATE-----")
+_ENCRYPTED = re.compile(rb"-----BEGIN ENCRYPTED PRIVATE KEY-----|^Proc-Type: 4,ENCRYPTED", re.MULTILINE)
 _PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY")
 
 
@@ -50,15 +53,43 @@ def authorities_of(content: bytes) -> bytes:
     return encoded(certificates_in(content))
 
 
+def private_key_in(content: bytes) -> PrivateKeyTypes:
+    """Return the first private key; whatever else is there is passed over.
+
+    Raises PemError when there is none, or it cannot be read, as one that is encrypted.
+    """
+    try:
+        return load_pem_private_key(content, password=None)
+    except Exception:  # noqa: BLE001 - parsers of rubbish raise more than they document, and may quote it
+        raise PemError(_why_no_key(content)) from None
+
+
 def _why_no_certificate(content: bytes) -> str:
-    if not content.strip():
-        return "is empty, expected a PEM certificate"
-    if b"-----BEGIN CERTIFICATE" in content or b"-----BEGIN X509 CERTIFICATE" in content:
+    if _CERTIFICATE.search(content):
         return "holds a PEM certificate that cannot be read"
     if holds_private_key(content):
         return "holds a private key and no certificate"
+    return _why_no_pem(content, "certificate", converting="openssl x509 -inform der")
+
+
+def _why_no_key(content: bytes) -> str:
+    if _ENCRYPTED.search(content):
+        return (
+            "holds a private key that is encrypted, and nobody is there to be asked for its password:"
+            " `openssl pkey` writes it without"
+        )
+    if holds_private_key(content):
+        return "holds a private key that cannot be read"
+    if _CERTIFICATE.search(content):
+        return "holds a certificate and no private key"
+    return _why_no_pem(content, "private key", converting="openssl pkey -inform der")
+
+
+def _why_no_pem(content: bytes, wanted: str, *, converting: str) -> str:
+    if not content.strip():
+        return f"is empty, expected a PEM {wanted}"
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "is UTF-16 text, expected PEM: save it as UTF-8 or ASCII"
     if content.startswith(b"\x30"):  # an ASN.1 SEQUENCE
-        return "is DER, expected PEM: `openssl x509 -inform der` converts a certificate"
-    return "holds no PEM certificate"
+        return f"is DER, expected PEM: `{converting}` converts a {wanted}"
+    return f"holds no PEM {wanted}"

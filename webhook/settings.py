@@ -83,7 +83,9 @@ class Settings(BaseSettings):
         None, description="CA of tls_cert_file (PEM), published with --url; else tls_cert_file itself."
     )
     dns_names: str = Field(
-        "", description="Names that a self-made certificate is valid for beside the URL's, comma-separated."
+        "",
+        description="Names that a self-made certificate is valid for beside the URL's, and that one of "
+        "tls_cert_file has to be for, comma-separated.",
     )
     certificate_secret: str | None = Field(
         None,

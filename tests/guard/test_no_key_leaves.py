@@ -105,19 +105,14 @@ def place(sandbox: Sandbox, tmp_path: Path) -> Place:
     sandbox.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     sandbox.put(objects.trainjob(suspend=True))
     sandbox.put(objects.pod())
-    sandbox.write_kubeconfig(found.kubeconfig)
-    return found
-
-
-@pytest.fixture
-def client_key(place: Place) -> None:
-    """The kubeconfig has one: the sandbox goes by its token, but the product holds the key all the same."""
-    document = yaml.safe_load(place.kubeconfig.read_text())
+    document = sandbox.kubeconfig()
+    # The sandbox goes by the token, but the product holds the client's key all the same.
     document["users"][0]["user"] |= {
-        "client-certificate-data": base64.b64encode(place.serving.certificate_pem).decode(),
-        "client-key-data": base64.b64encode(place.serving.key_pem).decode(),
+        "client-certificate-data": base64.b64encode(serving.certificate_pem).decode(),
+        "client-key-data": base64.b64encode(serving.key_pem).decode(),
     }
-    place.kubeconfig.write_text(yaml.safe_dump(document))
+    found.kubeconfig.write_text(yaml.safe_dump(document))
+    return found
 
 
 async def used(place: Place, *options: str, **environment: str) -> None:
@@ -265,7 +260,6 @@ async def test_a_file_in_which_a_key_has_no_place_is_refused_and_nothing_is_regi
     place.assert_no_key()
 
 
-@pytest.mark.usefixtures("client_key")
 async def test_the_check_keeps_the_key_of_its_kubeconfig(place: Place) -> None:
     arguments = ("kueue", "--port", "0", "--kubeconfig", str(place.kubeconfig), "--log-level", "debug")
     environment = {**place.environment, "INTERLOCK_HOST": "127.0.0.1"}
@@ -275,7 +269,6 @@ async def test_the_check_keeps_the_key_of_its_kubeconfig(place: Place) -> None:
     place.assert_no_key()
 
 
-@pytest.mark.usefixtures("client_key")
 @pytest.mark.parametrize(
     "verb", [("find", "-A"), ("inspect", "llama"), ("release", "llama"), ("ceased", "llama")]
 )

@@ -13,7 +13,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ import yaml
 from certs.authority import new_authority
 from sandbox import Sandbox
 from tests import objects
+from tests.certs import made
+from tests.certs.made import NOON
 from tests.scripted import ScriptedApiServer, after, answer, listed, refusal
 from webhook.rule.trainjob import DEFAULT_A_KEY
 from webhook.telling.registration import Service, webhook_configuration
@@ -330,31 +332,99 @@ async def test_an_empty_variable_is_one_that_is_not_set(kubeconfig: Path) -> Non
         await guard.told("ready")
 
 
+CERTIFICATE, KEY = "tls_cert_file (INTERLOCK_TLS_CERT_FILE) {}", "tls_key_file (INTERLOCK_TLS_KEY_FILE) {}"
+AUTHORITY, CLIENTS = "tls_ca_file (INTERLOCK_TLS_CA_FILE) {}", "client_ca_file (INTERLOCK_CLIENT_CA_FILE) {}"
+OLD, NEW = NOON - timedelta(days=3000), NOON + timedelta(days=30000)
+ROOT = made.authority(begins=OLD, ends=NEW)
+GUARD = made.server(ROOT, names=["guard.svc"], begins=OLD, ends=NEW)
+OVER = made.server(ROOT, names=["guard.svc"], begins=OLD, ends=OLD + timedelta(days=1), key=GUARD.key)
+UNBORN = made.server(ROOT, names=["guard.svc"], begins=NEW - timedelta(days=1), ends=NEW, key=GUARD.key)
+DEEP = made.server(made.authority("between", ROOT, begins=OLD, ends=NEW), begins=OLD, ends=NEW, key=GUARD.key)
+DER = ssl.PEM_cert_to_DER_cert(GUARD.pem.decode())
+
+
 @pytest.mark.parametrize(
     ("file", "content", "told"),
     [
-        ("tls.crt", b"junk", "tls_cert_file (INTERLOCK_TLS_CERT_FILE) {} holds no PEM certificate"),
-        ("tls.key", b"junk", "are no PEM certificate and its key"),
-        ("ca.crt", b"junk", "tls_ca_file (INTERLOCK_TLS_CA_FILE) {} holds no PEM certificate"),
-        ("ca.crt", "é".encode(), "tls_ca_file (INTERLOCK_TLS_CA_FILE) {} holds no PEM certificate"),
+        ("tls.crt", b"junk", f"{CERTIFICATE} holds no PEM certificate"),
+        ("tls.crt", b"", f"{CERTIFICATE} is empty, expected a PEM certificate"),
+        ("tls.crt", DER, f"{CERTIFICATE} is DER, expected PEM: "),
+        ("tls.crt", None, f"{CERTIFICATE}: there is no such file"),
+        ("tls.crt", GUARD.key_pem, f"{CERTIFICATE} holds a private key and no certificate"),
+        ("tls.crt", ROOT.pem + GUARD.pem, f"{CERTIFICATE} is in the wrong order: "),
+        ("tls.crt", OVER.pem, f"{CERTIFICATE} expired at {OVER.ends:%Y-%m-%d}"),
+        ("tls.crt", UNBORN.pem, f"{CERTIFICATE} is not valid before {UNBORN.begins:%Y-%m-%d}"),
+        ("tls.crt", DEEP.pem, f"{CERTIFICATE}: nobody who is trusted vouches for"),
+        ("tls.key", b"junk", f"{KEY} holds no PEM private key"),
+        ("tls.key", None, f"{KEY}: there is no such file"),
+        ("tls.key", ROOT.key_pem, f"{KEY} is not the key of the certificate of CN=guard in tls_cert_file ("),
+        ("tls.key", GUARD.pem, f"{KEY} holds a certificate and no private key"),
+        ("ca.crt", b"junk", f"{AUTHORITY} holds no PEM certificate"),
+        ("ca.crt", "é".encode(), f"{AUTHORITY} holds no PEM certificate"),
+        ("ca.crt", None, f"{AUTHORITY}: there is no such file"),
+        ("clients.crt", None, f"{CLIENTS}: there is no such file"),
+        ("clients.crt", b"", f"{CLIENTS} is empty, expected a PEM certificate"),
+        ("clients.crt", OVER.pem, f"{CLIENTS} expired at {OVER.ends:%Y-%m-%d}"),
     ],
 )
-async def test_certificate_files_are_checked_before_anything_is_registered(
-    kubeconfig: Path,
-    certificate: tuple[dict[str, str], ssl.SSLContext],
-    tmp_path: Path,
-    file: str,
-    content: bytes,
-    told: str,
+async def test_certificate_files_that_cannot_work_are_told_and_nothing_is_registered(
+    cluster: ScriptedApiServer, kubeconfig: Path, tmp_path: Path, file: str, content: bytes | None, told: str
 ) -> None:
-    environment, _ = certificate
-    (tmp_path / "ca.crt").write_bytes((tmp_path / "tls.crt").read_bytes())
-    (tmp_path / file).write_bytes(content)
-    authority = {"INTERLOCK_TLS_CA_FILE": str(tmp_path / "ca.crt")}
-    async with served(kubeconfig, **environment, **authority) as guard:
+    files = {"tls.crt": GUARD.pem, "tls.key": GUARD.key_pem, "ca.crt": ROOT.pem, "clients.crt": ROOT.pem}
+    for name, right in files.items():
+        (tmp_path / name).write_bytes(right)
+    if content is None:
+        (tmp_path / file).unlink()
+    else:
+        (tmp_path / file).write_bytes(content)
+    environment = {
+        "INTERLOCK_TLS_CERT_FILE": str(tmp_path / "tls.crt"),
+        "INTERLOCK_TLS_KEY_FILE": str(tmp_path / "tls.key"),
+        "INTERLOCK_TLS_CA_FILE": str(tmp_path / "ca.crt"),
+        "INTERLOCK_CLIENT_CA_FILE": str(tmp_path / "clients.crt"),
+    }
+    url = "https://guard.svc:9443"
+    async with served(kubeconfig, "--url", url, **environment) as guard, asyncio.timeout(20):
         assert await guard.process.wait() == 1
-    assert told.format(tmp_path / file) in guard.raw[-1]
+    last = guard.raw[-1]
+    assert last.startswith("interlock: the guard cannot start: ")
+    assert told.format(tmp_path / file) in last
     assert "Traceback" not in "".join(guard.raw)
+    assert not any("webhookconfiguration" in asked.path for asked in cluster.asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "missing"),
+    [
+        (["--url", "https://elsewhere.svc:9443"], {}, "elsewhere.svc"),
+        ([], {"INTERLOCK_DNS_NAMES": "guard.svc,elsewhere.svc"}, "elsewhere.svc"),
+        (["--url", "https://guard.svc"], {"INTERLOCK_DNS_NAMES": "::1"}, "::1"),
+    ],
+)
+async def test_a_certificate_that_is_not_for_the_name_it_is_called_by_is_told(
+    kubeconfig: Path, tmp_path: Path, options: list[str], environment: dict[str, str], missing: str
+) -> None:
+    (tmp_path / "tls.pem").write_bytes(GUARD.pem + GUARD.key_pem)
+    files = dict.fromkeys(["INTERLOCK_TLS_CERT_FILE", "INTERLOCK_TLS_KEY_FILE"], str(tmp_path / "tls.pem"))
+    async with served(kubeconfig, *options, **files, **environment) as guard, asyncio.timeout(20):
+        assert await guard.process.wait() == 1
+    certificate = CERTIFICATE.format(tmp_path / "tls.pem")
+    assert f"cannot start: {certificate} is for guard.svc, and not for {missing}" in guard.raw[-1]
+
+
+async def test_a_file_with_a_byte_order_mark_and_other_text_serves_as_any_other(
+    kubeconfig: Path, tmp_path: Path
+) -> None:
+    for name, content in (("tls.pem", GUARD.pem + GUARD.key_pem), ("ca.crt", ROOT.pem)):
+        (tmp_path / name).write_bytes("\ufeff# für Wächter\n".encode() + content)
+    environment = {
+        "INTERLOCK_TLS_CERT_FILE": str(tmp_path / "tls.pem"),
+        "INTERLOCK_TLS_KEY_FILE": str(tmp_path / "tls.pem"),
+        "INTERLOCK_TLS_CA_FILE": str(tmp_path / "ca.crt"),
+        "INTERLOCK_CLIENT_CA_FILE": str(tmp_path / "ca.crt"),
+    }
+    async with served(kubeconfig, **environment) as guard:
+        await guard.told("ready")
 
 
 async def test_a_signal_while_the_credentials_are_waited_for_ends_the_start(

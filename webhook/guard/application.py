@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,13 +61,14 @@ class Lifecycle:
     has_certificate: asyncio.Event = field(default_factory=asyncio.Event)
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     why_not_ready: str = "the API server was not reached yet"
+    why_no_certificate: Callable[[], str | None] = lambda: None
 
     def not_ready(self) -> str | None:
         """Why no review should be sent here, or None."""
         if self.draining.is_set():
             return "stopping"
         if not self.has_certificate.is_set():
-            return "no serving certificate yet"
+            return self.why_no_certificate() or "no serving certificate yet"
         return None if self.reached_api_server else self.why_not_ready
 
 

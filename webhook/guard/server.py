@@ -80,7 +80,9 @@ async def listening(
         events.recording(cluster) as record,
         SharedNodeStates.of_cluster(cluster) as shared,
     ):
-        lifecycle = Lifecycle(has_certificate=secured.has_certificate)
+        lifecycle = Lifecycle(
+            has_certificate=secured.has_certificate, why_no_certificate=secured.why_no_certificate
+        )
         registrations = _registrations(settings, secured)
         metrics = metrics or GuardMetrics()
         metrics.certificate = secured.in_service
