@@ -45,6 +45,18 @@ class Exceptions:
     """A second TrainJob of the same job-id and submission is admitted before the first is stopped."""
 
 
+CLOSED = (
+    "force_delete",
+    "failure_recovery",
+    "pods_relabelled",
+    "pods_replaced",
+    "jobset_restarts",
+    "resumed_by_hand",
+    "jobset_deleted",
+)
+"""What the webhooks on Jobs and on pods close: exceptions only of the rule on TrainJobs alone."""
+
+
 @dataclass(frozen=True)
 class Without:
     """Parts of the rule that the API server holds, and that a model can switch off."""

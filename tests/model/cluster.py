@@ -51,6 +51,7 @@ from tests.model.executions import Execution, Pair
 from tests.model.loop import VirtualLoop
 from tests.model.question import Question, Reading, told_verdict, weighed
 from tests.model.story import Story
+from tests.model.webhooks import Webhooks
 from tests.objects import NAMESPACE, execution_labels, patch as runtime_patch, trainjob
 from webhook.guard import reviews
 from webhook.rule.readmission import Admission, Operation, detect
@@ -97,6 +98,8 @@ class Settings:
     exceptions: Exceptions = field(default_factory=Exceptions)
     without: Without = field(default_factory=Without)
     reading: Reading = field(default_factory=Reading)
+    webhooks: bool = False
+    """Whether the API server asks about Jobs and pods too; without, the rule on TrainJobs stands alone."""
     only_latest: bool = False
     """Hold the stronger invariant too: only the latest admission has processes."""
 
@@ -147,6 +150,7 @@ class Cluster:
         self.loop = VirtualLoop()  # type: ignore[abstract] # what the question does not need is not there
         policy = "TerminatingOrFailed" if self.allow.pods_replaced else "Failed"
         self.api = ApiServer(START, {"podReplacementPolicy": policy})
+        self.webhooks = Webhooks(self.loop, self.api) if settings.webhooks else None
         self.writes: list[Write] = []
         self.powered: set[str] = set(MACHINES)
         self._order_of: dict[str, Execution] = {}
@@ -449,9 +453,32 @@ class Cluster:
         write = planned.write
         if isinstance(write, Patch) and write.kind is TRAINJOBS and not write.subresource:
             return self._through_admission(actor, planned, write)
-        written = self._made(write)
+        written = self._made(self._let_through(write))
         self._committed(actor.name, written, planned)
         return written
+
+    def _let_through(self, write: Create | Patch | Delete | Bind) -> Create | Patch | Delete | Bind:
+        """The write as the webhook on Jobs lets it through. Raises `RefusedError` where it does not."""
+        if self.webhooks is None or not isinstance(write, Create | Patch) or write.kind is not JOBS:
+            return write
+        if isinstance(write, Create):
+            return replace(write, body=self.webhooks.admit_job("CREATE", write.body, None))
+        if write.subresource:
+            return write
+        old = self.api.current(JOBS, write.namespace, write.name)
+        self.webhooks.admit_job("UPDATE", self.api.patched(JOBS, old, write.body, ""), old)
+        return write
+
+    def _keeps(self, pod: Object, operation: str, new: Object | None, options: Object | None = None) -> bool:
+        """Whether the webhook on pods keeps the record; the story tells it."""
+        if self.webhooks is None:
+            return False
+        try:
+            self.webhooks.keep_record(operation, pod, new, options)
+        except RefusedError:
+            self.story.tell(f"the guard keeps the record of pod {pod['metadata']['name']}")
+            return True
+        return False
 
     def _made(self, write: Create | Patch | Delete | Bind) -> Written:
         match write:
@@ -747,6 +774,8 @@ class Cluster:
         if force:
             self.story.tell(f"kubectl delete pod {metadata['name']} --force")
         grace = 0 if force else None
+        if force and self._keeps(pod, "DELETE", None, {"gracePeriodSeconds": 0}):
+            return
         written = self.api.delete(PODS, metadata["namespace"], metadata["name"], metadata["uid"], grace)
         self._committed("kubectl", written)
 
@@ -754,6 +783,8 @@ class Cluster:
         """Kueue's FailureRecoveryPolicy fails a Terminating pod and force-deletes it."""
         metadata = pod["metadata"]
         self.story.tell(f"Kueue's FailureRecoveryPolicy fails and force-deletes pod {metadata['name']}")
+        if self._keeps(pod, "UPDATE", {**pod, "status": {**pod["status"], "phase": "Failed"}}):
+            return
         self.api.patch(
             PODS, metadata["namespace"], metadata["name"], {"status": {"phase": "Failed"}}, "status"
         )
@@ -764,12 +795,20 @@ class Cluster:
         """Somebody takes off a pod the labels that the guard selects by."""
         labels = dict.fromkeys((JOB_ID_LABEL, SUBMISSION_LABEL, "jobset.sigs.k8s.io/jobset-name"))
         self.story.tell(f"kubectl takes the labels off pod {pod['metadata']['name']}")
+        kept = {name: value for name, value in pod["metadata"]["labels"].items() if name not in labels}
+        if self._keeps(pod, "UPDATE", {**pod, "metadata": {**pod["metadata"], "labels": kept}}):
+            return
         self.api.patch(PODS, NAMESPACE, pod["metadata"]["name"], {"metadata": {"labels": labels}})
 
     def start_by_hand(self, kind: Kind, item: Object) -> None:
         """Somebody resumes a JobSet or a Job."""
         metadata = item["metadata"]
-        written = self.api.patch(kind, metadata["namespace"], metadata["name"], {"spec": {"suspend": False}})
+        patch = Patch(kind, metadata["namespace"], metadata["name"], {"spec": {"suspend": False}})
+        try:
+            written = self._made(self._let_through(patch))
+        except RefusedError:
+            self.story.tell(f"kubectl resumes {kind.name} {metadata['name']}: denied")
+            return
         self._committed("kubectl", written)
 
     def delete_jobset(self, name: str) -> None:

@@ -62,22 +62,22 @@ class ScriptedCluster:
     observer: Observer = NOBODY
 
     async def jobset(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        found = await self._read(JOBSETS, "the JobSet", _named(namespace, name))
+        found = await self._read(JOBSETS, "the JobSet", named(namespace, name))
         return found[0] if found else None
 
     async def node(self, name: str) -> Mapping[str, Any] | None:
-        found = await self._read(NODES, f"node {name}", _named("", name))
+        found = await self._read(NODES, f"node {name}", named("", name))
         return found[0] if found else None
 
     async def jobs(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:  # noqa: ARG002
-        yield Page(await self._read(JOBS, "the Jobs", _labelled(namespace, selector)), more=False)
+        yield Page(await self._read(JOBS, "the Jobs", labelled(namespace, selector)), more=False)
 
     async def pods(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:  # noqa: ARG002
-        labelled = _labelled(namespace, selector)
+        of_the_label = labelled(namespace, selector)
         remaining = field_selector(NOT_TERMINAL, ("", "pods"))
 
         def selected(items: list[Object]) -> list[Object]:
-            return [pod for pod in labelled(items) if remaining is None or remaining(pod)]
+            return [pod for pod in of_the_label(items) if remaining is None or remaining(pod)]
 
         yield Page(await self._read(PODS, f"the pods by {_told_selector(selector)}", selected), more=False)
 
@@ -97,7 +97,9 @@ def _told_selector(selector: str) -> str:
     return "JobSet name" if selector.startswith(JOBSET_NAME_LABEL) else "job-id and submission"
 
 
-def _named(namespace: str, name: str) -> Callable[[list[Object]], list[Object]]:
+def named(namespace: str, name: str) -> Callable[[list[Object]], list[Object]]:
+    """The object of this name."""
+
     def selected(items: list[Object]) -> list[Object]:
         return [
             item
@@ -108,7 +110,8 @@ def _named(namespace: str, name: str) -> Callable[[list[Object]], list[Object]]:
     return selected
 
 
-def _labelled(namespace: str, selector: str) -> Callable[[list[Object]], list[Object]]:
+def labelled(namespace: str, selector: str) -> Callable[[list[Object]], list[Object]]:
+    """The objects of a label selector."""
     matches = label_selector(selector)
 
     def selected(items: list[Object]) -> list[Object]:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings as hypothesis_settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model import parts
-from tests.model.assumptions import Exceptions
+from tests.model.assumptions import CLOSED, Exceptions
 from tests.model.cluster import OUTLIVED, TWO_AT_ONCE, Settings
 from tests.model.machine import Tally, machine
 from tests.model.parts import PARTS, Part, settings_without
@@ -157,6 +157,23 @@ def test_each_exception_is_real(excepted: Excepted) -> None:
     assert outcome.found is not None
     print(f"{excepted.name}: after {outcome.tally.runs} runs and {outcome.tally.steps} steps")  # noqa: T201
     print(outcome.found.story)  # noqa: T201
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(
+    "excepted", [one for one in EXCEPTED if one.name in CLOSED], ids=lambda excepted: excepted.name
+)
+def test_the_webhooks_on_jobs_and_pods_close_it(excepted: Excepted) -> None:
+    """Searched where the test above finds the fault without them."""
+    settings = Settings(Exceptions(**{excepted.name: True}), webhooks=True)
+    outcome = search(settings, seed=excepted.seed, runs=150, focus=excepted.focus)
+    assert outcome.found is None, outcome.found.story
+
+
+def test_with_all_webhooks_and_all_that_they_close_nothing_is_found() -> None:
+    settings = Settings(Exceptions(**dict.fromkeys(CLOSED, True)), webhooks=True)
+    outcome = search(settings, seed=11, runs=60)
+    assert outcome.found is None, outcome.found.story
 
 
 def test_every_exception_has_a_test() -> None:
