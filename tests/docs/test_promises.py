@@ -31,7 +31,7 @@ CLOSED = {
     "resumed_by_hand": ("starts.md", "somebody resumes a Job"),
     "jobset_deleted": ("starts.md", "the JobSet is deleted"),
 }
-"""What the webhooks on Jobs and on pods hold off, and where that is told: the model has neither of them."""
+"""What the webhooks on Jobs and on pods hold off, and where that is told."""
 
 OUT_OF_THE_MODEL = (
     "Jobs that ran before this was installed",
