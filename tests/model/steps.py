@@ -12,6 +12,7 @@ from functools import partial
 
 from sandbox.controllers.kinds import (
     JOBS,
+    JOBSET_NAME,
     JOBSETS,
     NODES,
     OUT_OF_SERVICE,
@@ -412,7 +413,16 @@ def _jobset(c: Cluster) -> str:
 
 
 def _suspended(c: Cluster, kind: Kind) -> list[Object]:
-    return [item for item in c.api.all(kind) if item["spec"].get("suspend")]
+    """What somebody can resume by hand: with all webhooks nothing beside another of its submission."""
+    suspended = [item for item in c.api.all(kind) if item["spec"].get("suspend")]
+    if c.webhooks is None:
+        return suspended
+    return [item for item in suspended if c.may_admit(_of_trainjob(item, kind))]
+
+
+def _of_trainjob(item: Object, kind: Kind) -> str:
+    metadata = item["metadata"]
+    return str(metadata["labels"][JOBSET_NAME] if kind is JOBS else metadata["name"])
 
 
 def _has_suspended(c: Cluster, kind: Kind) -> bool:

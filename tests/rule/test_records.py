@@ -33,6 +33,12 @@ def graceless(grace: int | None) -> dict[str, Any]:
     return document
 
 
+def marked(grace: int) -> dict[str, Any]:
+    document = pod(deleting=True)
+    document["metadata"]["deletionGracePeriodSeconds"] = grace
+    return document
+
+
 @pytest.mark.parametrize(
     ("document", "options", "at_once"),
     [
@@ -51,6 +57,9 @@ def graceless(grace: int | None) -> dict[str, Any]:
         (graceless(0), {"gracePeriodSeconds": 5}, False),
         (graceless(30), {}, False),
         (graceless(None), {}, False),
+        (marked(0), {}, True),
+        (marked(0), {"gracePeriodSeconds": 30}, True),
+        (marked(30), {}, False),
     ],
 )
 def test_a_deletion_ends_the_record_where_nobody_is_given_time_to_say_so(

@@ -11,6 +11,7 @@ from tests.objects import (
     DELETED_AT,
     JOBSET_UID,
     Document,
+    execution_labels,
     job_of_jobset,
     jobset_of_trainjob,
     pod_of_job,
@@ -23,6 +24,7 @@ from webhook.rule.starts import (
     JOBSET_UID_LABEL,
     POD_REPLACEMENT_ANNOTATION,
     RESTART_ATTEMPT_LABEL,
+    Job,
     OutOfDate,
     Start,
     TrainJobReference,
@@ -31,6 +33,7 @@ from webhook.rule.starts import (
     owning_trainjob,
     patch,
     pods_of_another_start,
+    pods_of_other_jobsets,
     read_job,
     starts_pods,
 )
@@ -322,3 +325,24 @@ def test_one_that_is_being_deleted_is_out_of_date_also_when_it_is_suspended(time
 def test_labels_of_the_start_are_those_of_its_pods() -> None:
     assert read_job(job_of_jobset()).start == START
     assert read_job(job_of_jobset()).start.job_name == pod_of_job()["metadata"]["labels"][JOB_NAME_LABEL]
+
+
+def of_a_submission(job_id: str = "j-1", submission: str = "s-1") -> Job:
+    document = job_of_jobset()
+    document["spec"]["template"]["metadata"]["labels"] |= execution_labels(job_id, submission)
+    return read_job(document)
+
+
+def test_the_pods_of_its_submission_that_another_jobset_made_are_of_another_start() -> None:
+    assert pods_of_other_jobsets(of_a_submission()) == (
+        "dispatch.phpboyscout.uk/job-id=j-1,dispatch.phpboyscout.uk/submission=s-1,"
+        "jobset.sigs.k8s.io/jobset-name!=llama"
+    )
+
+
+@pytest.mark.parametrize(
+    ("job_id", "submission"), [("", "s-1"), ("j-1", ""), ("j-1,x", "s-1"), ("j-1", "s" * 64)]
+)
+def test_a_submission_that_is_none_selects_nothing(job_id: str, submission: str) -> None:
+    assert pods_of_other_jobsets(of_a_submission(job_id, submission)) is None
+    assert pods_of_other_jobsets(read_job(job_of_jobset())) is None

@@ -69,6 +69,8 @@ def pods(draw: st.DrawFn) -> Document:
     )
     if (grace := draw(GRACE)) is not None:
         document["spec"]["terminationGracePeriodSeconds"] = grace
+    if (marked := draw(GRACE)) is not None:
+        document["metadata"]["deletionGracePeriodSeconds"] = marked
     for field in ("labels", "annotations"):
         if draw(st.booleans()) and not document["metadata"].get(field):
             document["metadata"].pop(field, None)

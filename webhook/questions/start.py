@@ -6,15 +6,16 @@ Reads the cluster within a deadline and leaves the decision to `webhook.rule`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from webhook.cluster import Cluster
+from webhook.cluster.client import Page
 from webhook.questions.reads import NODE_STATES_SECONDS, attempt_read, node_states, separated
-from webhook.rule.objects import UnreadableAnswerError, part, text
+from webhook.rule.objects import UnreadableAnswerError, name_of, part, text
 from webhook.rule.starts import (
     Job,
     OutOfDate,
@@ -23,6 +24,7 @@ from webhook.rule.starts import (
     out_of_date,
     owning_trainjob,
     pods_of_another_start,
+    pods_of_other_jobsets,
 )
 from webhook.rule.trainjob import JOBSET_NAME_LABEL
 from webhook.rule.verdict import (
@@ -114,9 +116,12 @@ async def _answered(
             for selector in jobs_of_other_starts(job.jobset_name, job.start)
         )
     )
-    pods = await attempt("pods", "listing the pods", _pods(cluster, subject))
+    listing = [_pods(cluster, subject)]
+    if (elsewhere := pods_of_other_jobsets(job)) is not None:
+        listing.append(_pods_elsewhere(cluster, subject, elsewhere))
+    pods = await asyncio.gather(*(attempt("pods", "listing the pods", read) for read in listing))
     orders, failed_orders = separated(jobs)
-    names, failed_pods = separated([pods])
+    names, failed_pods = separated(pods)
     others = sorted(name for some in names for name in some)
     verdict = decide(
         pods=[RemainingPod(name, None) for name in others],
@@ -160,14 +165,29 @@ async def _jobs(cluster: Cluster, subject: StartSubject, selector: str, jobset_u
 
 
 async def _pods(cluster: Cluster, subject: StartSubject) -> list[str]:
-    """The names of the pods of other starts: every page is read, for any may have one."""
+    """The names of the pods of other starts of this JobSet name: every page is read, for any may have one."""
     names: list[str] = []
     selector = f"{JOBSET_NAME_LABEL}={subject.job.jobset_name}"
+    async for page in _metadata(cluster, subject, selector):
+        names += pods_of_another_start(page.items, subject.job.start)
+    return names
+
+
+async def _pods_elsewhere(cluster: Cluster, subject: StartSubject, selector: str) -> list[str]:
+    """The names of the pods of its submission that another JobSet made: as a message names, and one."""
+    names: list[str] = []
+    async for page in _metadata(cluster, subject, selector):
+        names += [name_of(item, "pod") for item in page.items]
+        if len(names) > wording.MOST_NAMED:
+            break
+    return names
+
+
+async def _metadata(cluster: Cluster, subject: StartSubject, selector: str) -> AsyncGenerator[Page, None]:
     pages = cluster.pod_metadata(subject.namespace, selector=selector, at_most=METADATA_IN_A_PAGE)
     async with aclosing(pages):
         async for page in pages:
-            names += pods_of_another_start(page.items, subject.job.start)
-    return names
+            yield page
 
 
 async def _told(cluster: Cluster, namespace: str, verdict: PodsRemain, *, deadline: float) -> PodsRemain:

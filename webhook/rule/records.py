@@ -54,6 +54,7 @@ class Record:
     jobset_name: str
     may_end_because: str
     graceless: bool
+    marked_without_grace: bool
 
     @property
     def reason_given(self) -> str:
@@ -104,6 +105,7 @@ def read_record(pod: Mapping[str, Any]) -> Record:
         jobset_name=text(part(metadata, "labels", "pod"), JOBSET_NAME_LABEL, "pod"),
         may_end_because=text(part(metadata, "annotations", "pod"), RECORD_MAY_END_ANNOTATION, "pod"),
         graceless=type(grace) is int and grace == 0,
+        marked_without_grace=metadata.get("deletionGracePeriodSeconds") == 0,
     )
 
 
@@ -131,7 +133,8 @@ def deletes_at_once(record: Record, options: Mapping[str, Any]) -> bool:
     """Whether a deletion with these DeleteOptions removes the record before a kubelet could say anything.
 
     Grace 0 does, given or the pod's own (`CheckGracefulDelete` of the pod's strategy), of a pod that has a
-    node and is not terminal.
+    node and is not terminal; and any deletion of one that was marked with it before, and that a finalizer
+    held (`BeforeDelete`).
 
     Raises:
         UnreadableAnswerError: the grace period is no whole number.
@@ -139,7 +142,7 @@ def deletes_at_once(record: Record, options: Mapping[str, Any]) -> bool:
     grace = options.get("gracePeriodSeconds")
     if grace is not None and type(grace) is not int:
         raise UnreadableAnswerError("the gracePeriodSeconds of the DeleteOptions is no whole number")
-    at_once = record.graceless if grace is None else grace == 0
+    at_once = record.marked_without_grace or (record.graceless if grace is None else grace == 0)
     return at_once and bool(record.node) and not record.terminal
 
 

@@ -13,7 +13,16 @@ from typing import Any
 
 from webhook.rule.objects import UnreadableAnswerError, name_of, part, text
 from webhook.rule.readmission import Operation
-from webhook.rule.trainjob import GROUP, JOBSET_NAME_LABEL, KIND, is_label_value, whole_number
+from webhook.rule.trainjob import (
+    GROUP,
+    JOB_ID_LABEL,
+    JOBSET_NAME_LABEL,
+    KIND,
+    SUBMISSION_LABEL,
+    Execution,
+    is_label_value,
+    whole_number,
+)
 
 JOBSET_UID_LABEL = "jobset.sigs.k8s.io/jobset-uid"
 RESTART_ATTEMPT_LABEL = "jobset.sigs.k8s.io/restart-attempt"
@@ -67,6 +76,7 @@ class Job:
     start: Start
     replacement: str
     pods_without_grace: bool
+    execution: Execution | None
     replacement_wish: str
 
     @property
@@ -122,8 +132,14 @@ def read_job(document: Mapping[str, Any]) -> Job:
         ),
         replacement=text(spec, "podReplacementPolicy", "Job"),
         pods_without_grace=type(grace) is int and grace == 0,
+        execution=_execution(pod_labels),
         replacement_wish=text(part(metadata, "annotations", "Job"), POD_REPLACEMENT_ANNOTATION, "Job"),
     )
+
+
+def _execution(pod_labels: Mapping[str, Any]) -> Execution | None:
+    job_id, submission = (text(pod_labels, label, "Job") for label in (JOB_ID_LABEL, SUBMISSION_LABEL))
+    return Execution(job_id, submission) if job_id and submission else None
 
 
 def starts_pods(operation: Operation, old: Job | None, new: Job) -> bool:
@@ -254,6 +270,18 @@ def _controlling_jobset(metadata: Mapping[str, Any]) -> str:
         if owner.get("controller") is True and (group, owner.get("kind")) == (JOBSET_GROUP, JOBSET_KIND):
             return text(owner, "name", "Job")
     return ""
+
+
+def pods_of_other_jobsets(job: Job) -> str | None:
+    """The label selector of the pods of its submission that another JobSet made; None where it names none.
+
+    They are of another start, all of them: TrainJobs of one job-id and submission write one checkpoint.
+    """
+    execution = job.execution
+    if execution is None or not execution.can_be_on_a_pod:
+        return None
+    submission = f"{JOB_ID_LABEL}={execution.job_id},{SUBMISSION_LABEL}={execution.submission}"
+    return f"{submission},{JOBSET_NAME_LABEL}!={job.jobset_name}"
 
 
 def owners_of(metadata: Mapping[str, Any], kind: str) -> Iterable[Mapping[str, Any]]:

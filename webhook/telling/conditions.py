@@ -120,6 +120,8 @@ def _at_once() -> str:
     own = "oldObject.spec.terminationGracePeriodSeconds"
     has_given = f"has(request.options) && has({given})"
     at_once = f"{has_given} && {given} == 0 || !({has_given}) && has({own}) && {own} == 0"
+    marked = "oldObject.metadata.deletionGracePeriodSeconds"
+    at_once = f"{at_once} || has({marked}) && {marked} == 0"
     return f"has(oldObject.spec) && has(oldObject.spec.nodeName) && ({at_once})"
 
 
