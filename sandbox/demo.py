@@ -248,12 +248,9 @@ async def demo(kubectl: str | None, *, keep: bool, terminal: Terminal) -> None:
 
 
 def _denials(sandbox: Sandbox) -> int:
-    """How often the guard denied."""
+    """How often the guard denied a re-admission."""
     return sum(
-        value not in ("NoAdmission", "Clear")
-        for reviewed in sandbox.audit
-        for key, value in reviewed.annotations.items()
-        if key.endswith("/decision")
+        not reviewed.allowed for reviewed in sandbox.audit if reviewed.webhook.startswith("readmission.")
     )
 
 
