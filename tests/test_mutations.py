@@ -52,7 +52,10 @@ READING_THE_JOBS_OF_OTHER_STARTS = """\
     )
 """
 READING_THE_PODS_OF_OTHER_STARTS = """\
-    pods = await attempt("pods", "listing the pods", _pods(cluster, subject))
+    listing = [_pods(cluster, subject)]
+    if (elsewhere := pods_of_other_jobsets(job)) is not None:
+        listing.append(_pods_elsewhere(cluster, subject, elsewhere))
+    pods = await asyncio.gather(*(attempt("pods", "listing the pods", read) for read in listing))
 """
 ANOTHER_START = "tests/rule/test_starts.py::test_a_pod_of_another_start_is_told"
 START_CONDITIONS = "tests/telling/test_match_conditions_of_jobs.py"
@@ -361,8 +364,8 @@ PARTS = [
     Part(
         "of a start's pods every page is read",
         "webhook/questions/start.py",
-        "            names += pods_of_another_start(page.items, subject.job.start)\n",
-        "            names += pods_of_another_start(page.items, subject.job.start)\n            break\n",
+        "        names += pods_of_another_start(page.items, subject.job.start)\n",
+        "        names += pods_of_another_start(page.items, subject.job.start)\n        break\n",
         "tests/questions/test_start.py::test_every_page_of_pods_is_read_for_the_last_may_hold_one",
     ),
     Part(

@@ -344,8 +344,13 @@ async def test_a_trainjob_waits_from_its_first_denial_until_it_is_allowed(
     await guard.post(UNSUSPEND)
     assert await waiting(guard) == {"pods": 1}
     cluster.script = POD_REMAINS | {"nodes": LOST_NODE}
-    await guard.post(UNSUSPEND)
-    assert await waiting(guard) == {"lost-node": 1}
+
+    async def is_told() -> bool:
+        # What a node is said to be may be two seconds old.
+        await guard.post(UNSUSPEND)
+        return await waiting(guard) == {"lost-node": 1}
+
+    await until(is_told)
     assert (await scrape(guard))("interlock_longest_wait_seconds", because="lost-node") > 0
     cluster.script = dict(UNREADABLE)
     await guard.post(UNSUSPEND)
