@@ -74,7 +74,7 @@ KINDS = {
 }
 CLEARED = (
     *(WEBHOOKS, MUTATING_WEBHOOKS, LEASES, WORKLOADS, LOCAL_QUEUES, CLUSTER_QUEUES, ADMISSION_CHECKS),
-    *(TRAINJOBS, JOBSETS, JOBS, PODS, NODES),
+    *(TRAINJOBS, JOBSETS, JOBS, PODS, NODES, EVENTS),
 )
 
 GUARD = "system:serviceaccount:trainjob-interlock:trainjob-interlock"
@@ -96,6 +96,12 @@ _PROBE: Document = {
     },
 }
 """A Job that the guard denies, and its absence too."""
+
+
+def administrator_of(server: Sandbox | ApiServer) -> Client:
+    """Who may do everything, also as somebody else: the Node authorizer is not on, which lets a kubelet."""
+    also_in = ("system:masters",) if isinstance(server, ApiServer) else ()
+    return Client(server.kubeconfig(), also_in=also_in)
 
 
 @dataclass(frozen=True)

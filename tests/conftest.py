@@ -16,9 +16,8 @@ import orjson
 import pytest
 
 from sandbox import Sandbox
-from sandbox.controllers.client import Client
 from tests.apiserver import ApiServer, assets_or_skip
-from tests.benches import Bench
+from tests.benches import Bench, administrator_of
 from tests.programs import kubectl_or_skip
 from webhook.cluster import Cluster
 from webhook.guard.application import Lifecycle
@@ -184,9 +183,7 @@ async def bench(real_server: ApiServer | None) -> AsyncIterator[Bench]:
             server = await stack.enter_async_context(Sandbox())
         else:
             server = real_server
-        # The Node authorizer is not on there: whom it acts as may do what the admin may.
-        also_in = () if real_server is None else ("system:masters",)
-        admin = await stack.enter_async_context(Client(server.kubeconfig(), also_in=also_in))
+        admin = await stack.enter_async_context(administrator_of(server))
         bench = Bench(server, admin)
         yield bench
         if bench.is_real:

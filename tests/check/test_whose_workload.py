@@ -11,7 +11,7 @@ from sandbox.controllers.kinds import PODS, TRAINJOBS, WORKLOADS, Object
 from tests import objects
 from tests.benches import EVENTS, Bench, until
 from tests.check.kueue_objects import owned_by, workload
-from tests.check.test_kueue import NAME, a_of, check, is_ready, kubeconfig, pod, says, until_check
+from tests.check.test_kueue import NAME, a_of, check, is_ready, kubeconfig, pod, reserve, says, until_check
 from webhook.check.controller import Controller
 from webhook.rule.trainjob import DEFAULT_A_KEY
 
@@ -175,9 +175,10 @@ async def test_an_owner_on_the_way_that_is_gone_admits_nothing(
 
 async def test_owners_in_a_circle_admit_nothing(bench: Bench, check: Controller) -> None:
     one = await bench.create(workload("one", QuotaReserved="False", checks=[]))
-    two = await bench.create(workload(NAME, owner=owned_by(one)))
+    two = await bench.create(workload(NAME, owner=owned_by(one), QuotaReserved="False"))
     owners = {"metadata": {"ownerReferences": [owned_by(two)]}}
     await bench.patch(WORKLOADS, "one", owners)
+    await reserve(bench)
 
     def undecided(state: Mapping[str, Any]) -> bool:
         return "is gone; nothing was admitted" in state["message"]

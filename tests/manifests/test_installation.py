@@ -26,11 +26,10 @@ import yaml
 
 from certs.publication import authorities_in
 from sandbox.controllers import ApiError
-from sandbox.controllers.client import Client
 from sandbox.controllers.kinds import PODS, TRAINJOBS
 from tests import objects
 from tests.apiserver import ApiServer, assets_or_skip
-from tests.benches import GUARD, WEBHOOKS, Bench, Document, kustomized, until
+from tests.benches import GUARD, WEBHOOKS, Bench, Document, administrator_of, kustomized, until
 from tests.guard.test_serve import Served, served
 from tests.programs import Kubectl, Ran, kubectl_or_skip, run
 from tests.repository import REPOSITORY
@@ -116,7 +115,7 @@ async def installing(tmp_path: Path, kind: type[ApiServer] = ApiServer) -> Async
     directory.mkdir()
     async with (
         kind.start(assets_or_skip(), directory) as server,
-        Client(server.kubeconfig()) as admin,
+        administrator_of(server) as admin,
         AsyncExitStack() as guards,
     ):
         kubeconfig = tmp_path / "admin.kubeconfig"
