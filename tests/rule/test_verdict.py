@@ -35,6 +35,11 @@ JOBSET = Unsettled("JobSet", "llama", suspended=True)
 POD = RemainingPod("llama-node-0-0-x7k2p", "gpu-1")
 
 
+def _read(name: str, node: str | None, deletion: Deletion | None = None) -> RemainingPod:
+    """As it is read where nobody owns it and no finalizer holds it."""
+    return RemainingPod(name, node, deletion=deletion, owner="")
+
+
 def decided(
     *,
     pods: tuple[RemainingPod, ...] = (),
@@ -47,16 +52,16 @@ def decided(
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown", "SomethingNew", ""])
 def test_a_pod_whose_phase_is_not_terminal_remains(phase: str) -> None:
-    assert read_remaining_pods([pod("p", phase=phase)]) == [RemainingPod("p", "gpu-1")]
+    assert read_remaining_pods([pod("p", phase=phase)]) == [_read("p", "gpu-1")]
 
 
 def test_a_pod_without_a_phase_remains() -> None:
-    assert read_remaining_pods([pod("p", phase=None)]) == [RemainingPod("p", "gpu-1")]
+    assert read_remaining_pods([pod("p", phase=None)]) == [_read("p", "gpu-1")]
 
 
 @pytest.mark.parametrize("status", [None, {"phase": None}])
 def test_a_pod_with_a_null_status_or_phase_remains(status: Document | None) -> None:
-    assert read_remaining_pods([pod("p") | {"status": status}]) == [RemainingPod("p", "gpu-1")]
+    assert read_remaining_pods([pod("p") | {"status": status}]) == [_read("p", "gpu-1")]
 
 
 @pytest.mark.parametrize("deleting", [False, True])
@@ -67,24 +72,41 @@ def test_a_pod_that_succeeded_or_failed_does_not_remain(phase: str, deleting: bo
 
 @pytest.mark.parametrize("phase", ["succeeded", "Failed ", "FAILED"])
 def test_a_phase_that_only_looks_terminal_is_not(phase: str) -> None:
-    assert read_remaining_pods([pod("p", phase=phase)]) == [RemainingPod("p", "gpu-1")]
+    assert read_remaining_pods([pod("p", phase=phase)]) == [_read("p", "gpu-1")]
 
 
 def test_a_terminating_pod_remains() -> None:
     terminating = pod("p", deleting=True)
-    assert read_remaining_pods([terminating]) == [RemainingPod("p", "gpu-1", deletion=Deletion(DELETED_AT))]
+    assert read_remaining_pods([terminating]) == [_read("p", "gpu-1", deletion=Deletion(DELETED_AT))]
     terminating["metadata"]["deletionGracePeriodSeconds"] = 30
     assert read_remaining_pods([terminating])[0].deletion == Deletion(DELETED_AT, 30)
 
 
 @pytest.mark.parametrize("node_name", [None, ""])
 def test_a_pod_without_a_node_remains(node_name: str | None) -> None:
-    assert read_remaining_pods([pod("p", phase="Pending", node=node_name)]) == [RemainingPod("p", None)]
+    assert read_remaining_pods([pod("p", phase="Pending", node=node_name)]) == [_read("p", None)]
+
+
+def test_who_owns_a_pod_and_what_holds_it_are_read() -> None:
+    owned = pod("p")
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u-0"}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": "llama-node-0", "uid": "u", "controller": True}
+    owned["metadata"] |= {"ownerReferences": [other, job], "finalizers": ["example.com/a", "b"]}
+    assert read_remaining_pods([owned]) == [
+        RemainingPod("p", "gpu-1", owner="Job llama-node-0", finalizers=("example.com/a", "b"))
+    ]
+
+
+@pytest.mark.parametrize("owners", ["x", [1], {"kind": "Job"}])
+def test_owners_that_cannot_be_read_are_not_known_and_the_pod_remains(owners: Any) -> None:
+    document = pod("p")
+    document["metadata"]["ownerReferences"] = owners
+    assert read_remaining_pods([document]) == [RemainingPod("p", "gpu-1")]
 
 
 def test_each_remaining_pod_is_read() -> None:
     items = [pod("a", node="n1"), pod("b", phase="Failed"), pod("c", node="n2")]
-    assert read_remaining_pods(items) == [RemainingPod("a", "n1"), RemainingPod("c", "n2")]
+    assert read_remaining_pods(items) == [_read("a", "n1"), _read("c", "n2")]
 
 
 @pytest.mark.parametrize(

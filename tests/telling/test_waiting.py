@@ -1,5 +1,6 @@
 """What ends the wait, and whether the processes have ceased: from a verdict and the time alone."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -18,7 +19,8 @@ from webhook.rule.verdict import (
     Unsettled,
     Verdict,
 )
-from webhook.telling.waiting import cessation, duration, next_steps, since_deletion, what_ends_it
+from webhook.telling.steps import next_steps
+from webhook.telling.waiting import cessation, duration, since_deletion, what_ends_it
 
 NOW = datetime(2026, 1, 5, 10, 0, 0, tzinfo=UTC)
 READY, FALSE, LOST = NodeState("True"), NodeState("False"), NodeState("Unknown")
@@ -238,3 +240,76 @@ def test_a_time_that_cannot_be_read_is_none(written: str) -> None:
 )
 def test_durations_are_told_as_kubectl_tells_ages(seconds: float, told: str) -> None:
     assert duration(seconds) == told
+
+
+def step(pod: RemainingPod, *others: RemainingPod) -> str:
+    (told,) = next_steps(remain(pod, *others), namespace="team", now=NOW)
+    return told
+
+
+def test_a_pod_that_no_job_owns_is_deleted_by_nobody_and_never_by_force() -> None:
+    orphan = replace(on("n1", READY, None), owner="")
+    assert what_ends_it(orphan, now=NOW) == "you: no Job owns it"
+    assert step(orphan) == (
+        "1 pod on n1: no Job owns it, so nobody deletes it: kubectl -n team delete pod p-n1 (never with "
+        "--force: that removes the record of a process, not the process)"
+    )
+    unscheduled = RemainingPod("p-2", None, owner="")
+    assert what_ends_it(unscheduled, now=NOW) == "you: no Job owns it"
+    assert step(orphan, unscheduled).startswith(
+        "2 pods on n1 or not scheduled: no Job owns them, so nobody deletes them: kubectl -n team delete pod "
+        "p-n1 p-2 (never with --force"
+    )
+
+
+def test_a_pod_of_something_else_than_a_job_is_told_as_such() -> None:
+    other = replace(on("n1", READY, None), owner="ReplicaSet web")
+    assert what_ends_it(other, now=NOW) == "not a Job: ReplicaSet web"
+    assert step(other) == (
+        "1 pod on n1: of ReplicaSet web and not of a Job, so that suspending deletes nothing; stop what made "
+        "it: kubectl -n team describe pod p-n1"
+    )
+
+
+def test_a_job_deletes_its_own_pods() -> None:
+    own = replace(on("n1", READY, None), owner="Job llama-node-0")
+    assert what_ends_it(own, now=NOW) == "its Job deletes it"
+    assert step(own) == "1 pod on n1: not being deleted; its Job is to delete it"
+    assert step(RemainingPod("p", None, owner="Job j")) == "1 pod not scheduled: deleted with its Job"
+
+
+def test_a_pod_without_a_node_that_a_finalizer_holds() -> None:
+    held = RemainingPod("p", None, deletion=LATE, owner="", finalizers=("example.com/keep",))
+    assert what_ends_it(held, now=NOW) == "its finalizer"
+    assert step(held) == (
+        "1 pod not scheduled: being deleted, and held by finalizer example.com/keep; whoever set it is to "
+        "remove it, nobody else will: kubectl -n team describe pod p"
+    )
+    going = RemainingPod("p", None, deletion=LATE, owner="")
+    assert what_ends_it(going, now=NOW) == "by itself"
+    assert step(going) == "1 pod not scheduled: being deleted, it is gone in a moment"
+
+
+def test_a_pod_over_its_grace_names_the_finalizers_that_hold_it() -> None:
+    held = replace(on("n1", READY, LATE), finalizers=("b", "a"))
+    assert "; finalizers a, b hold it: kubectl" in step(held)
+    assert "; finalizer a holds it: kubectl" in step(replace(held, finalizers=("a",)))
+
+
+@pytest.mark.parametrize("state", [READY, LOST, None])
+@pytest.mark.parametrize("node", ["n1", None])
+@pytest.mark.parametrize("deletion", [None, STOPPING, LATE])
+@pytest.mark.parametrize("owner", [None, "", "Job j", "ReplicaSet r"])
+@pytest.mark.parametrize("finalizers", [(), ("f",)])
+def test_no_step_deletes_by_force(
+    state: NodeState | None,
+    node: str | None,
+    deletion: Deletion | None,
+    owner: str | None,
+    finalizers: tuple[str, ...],
+) -> None:
+    told = step(RemainingPod("p", node, state if node else None, deletion, owner, finalizers))
+    command = told.partition(": kubectl")[2].partition(" (never")[0]
+    assert "--force" not in command
+    assert "--grace-period" not in command
+    assert told.startswith(("1 pod on n1: ", "1 pod not scheduled: "))

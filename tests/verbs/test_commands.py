@@ -166,10 +166,18 @@ async def test_inspect_gives_programs_an_object(
         "a": 1,
         "clear": False,
         "remainingPods": [
-            {"name": "llama-node-0-1-x", "node": "node-1", "nodeReady": "Unknown", "nodeOutOfService": False}
+            {
+                "name": "llama-node-0-1-x",
+                "node": "node-1",
+                "nodeReady": "Unknown",
+                "nodeOutOfService": False,
+                "owner": "",
+                "finalizers": [],
+            }
         ],
         "unsettled": [],
         "admissionChecks": [],
+        "workloads": [],
         "ceased": False,
         "ceasedBecause": "neither deleted nor out of service: node-1 (Ready=Unknown)",
         "warnings": [],

@@ -23,10 +23,11 @@ from webhook.cluster import Cluster
 from webhook.cluster.answers import ReadFailedError, WriteConflictedError
 from webhook.cluster.trainjobs import TrainJobs
 from webhook.questions import admission as question
+from webhook.questions.admission import ask
 from webhook.rule.verdict import Clear, Failure, PodsRemain, Verdict
 from webhook.telling import wording
 from webhook.telling.report import State
-from webhook.verbs import admitting
+from webhook.verbs import admitting, looking
 
 
 @pytest.fixture
@@ -311,6 +312,24 @@ async def test_watching_tells_when_a_pod_goes(bench: Bench, cluster: Cluster) ->
             if isinstance(report.verdict, Clear):
                 break
     assert seen == [2, 1]
+
+
+async def test_pods_of_an_execution_that_somebody_admitted_meanwhile_are_not_told_as_remaining(
+    bench: Bench, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that wait to release it one wins, and starts pods while the other looks."""
+    await create_trainjob(bench, annotations=objects.a(1))
+    admitted = {"metadata": {"annotations": objects.a(2)}, "spec": {"suspend": False}}
+
+    async def admit_it_and_start_a_pod(*arguments: Any, **options: Any) -> Verdict:
+        if (await bench.get(TRAINJOBS, "llama"))["spec"]["suspend"]:
+            await bench.patch(TRAINJOBS, "llama", admitted)
+            await bench.create(objects.pod("new", namespace="default", node=None, phase="Pending"))
+        return await ask(*arguments, **options)
+
+    monkeypatch.setattr(looking, "ask", admit_it_and_start_a_pod)
+    report = await execution.inspect(cluster, "default", "llama")
+    assert (report.state, report.a) == (State.RUNNING, 2)
 
 
 async def test_a_running_trainjob_waits_for_nothing(bench: Bench, cluster: Cluster) -> None:

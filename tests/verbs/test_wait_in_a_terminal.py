@@ -203,6 +203,38 @@ async def test_a_trainjob_that_someone_else_releases_meanwhile_ends_the_wait(
     async with terminal(kubeconfig, *RELEASE) as screen:
         await screen.shows("2 pods remain")
         await bench.patch(TRAINJOBS, "llama", {"spec": {"suspend": False}})
-        await bench.remove(PODS, "llama-node-0-0-x")
+        # The winner's pods are not shown as some of a previous execution.
+        await bench.create(objects.pod("of-the-winner", namespace="default", node=None, phase="Pending"))
         await screen.shows("TrainJob default/llama is not suspended: there is nothing to admit")
         assert await screen.ends() == 4
+        assert "of-the-winner" not in screen.written
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+async def test_names_and_commands_never_fold(bench: Bench, kubeconfig: Path, columns: int) -> None:
+    """People copy them; the state of a node may be long, and then there is no table."""
+    taint = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
+    node = objects.node("ip-10-0-128-17.eu-west-1.compute.internal", ready="Unknown")
+    await bench.create({**node, "spec": {"taints": [taint]}})
+    names = [f"llama-pretraining-node-0-{number}-wtc2w" for number in range(3)]
+    for name in names:
+        await bench.create(
+            objects.pod(name, namespace="default", node=node["metadata"]["name"], deleting=True)
+        )
+    await bench.create(objects.trainjob(namespace="default", annotations=objects.a(1)))
+    async with terminal(kubeconfig, *RELEASE, columns=columns) as screen:
+        await screen.shows(names[-1])
+        await screen.shows("ends: by itself, in a minute")
+        for name in (*names, node["metadata"]["name"], "Ready=Unknown, out-of-service"):
+            assert any(name in line for line in screen.lines)
+        assert max(map(len, screen.lines)) <= columns
+        screen.press(b"\x03")
+        assert await screen.ends() == 130
+
+
+async def test_a_table_that_fits_is_one(bench: Bench, waiting: dict[str, Any], kubeconfig: Path) -> None:
+    async with terminal(kubeconfig, *RELEASE, columns=80) as screen:
+        await screen.shows("llama-node-0-1-x  node-1  Ready=Unknown")
+        await screen.shows("the node, back or down")
+        screen.press(b"\x03")
+        assert await screen.ends() == 130

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Set as AbstractSet
 from contextlib import aclosing
 from typing import Any
 
@@ -11,6 +11,8 @@ from webhook.cluster.client import Page
 from webhook.cluster.reads import NOT_TERMINAL, Cluster
 from webhook.cluster.resource import KUEUE_GROUP, PODS, TRAINJOBS, WORKLOADS, Resource
 from webhook.rule.verdict import Failure
+
+JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
 
 _IN_A_PAGE = 500
 
@@ -47,21 +49,30 @@ class TrainJobs:
         ):
             yield item
 
-    async def workload(self, namespace: str, uid: str) -> Mapping[str, Any] | None:
-        """The Workload that Kueue made for the TrainJob of this uid; None also where there is no Kueue.
+    async def workloads(
+        self, namespace: str, uids: AbstractSet[str], *, expected: bool
+    ) -> list[Mapping[str, Any]]:
+        """The Workloads that Kueue made for the objects of these uids, with their variants.
+
+        They carry the uid of what they are for in the label `kueue.x-k8s.io/job-uid`, a variant that of its
+        parent. Only where none is found that way, and one is `expected`, all are read and their owners looked
+        at. Empty also where there is no Kueue.
 
         Raises ReadFailedError.
         """
         version = await self._cluster.preferred_version(KUEUE_GROUP)
         if version is None:
-            return None
+            return []
         workloads = WORKLOADS.at(version).within(namespace)
-        async with aclosing(_items(self._cluster.listed(workloads, at_most=_IN_A_PAGE))) as items:
-            async for item in items:
-                owners = (item.get("metadata") or {}).get("ownerReferences") or ()
-                if any(owner.get("uid") == uid for owner in owners):
-                    return item
-        return None
+        labels = f"{JOB_UID_LABEL} in ({','.join(sorted(uids))})"
+        pages = self._cluster.listed(workloads, labels=labels, at_most=_IN_A_PAGE)
+        async with aclosing(_items(pages)) as items:
+            found = [item async for item in items]
+        if found or not expected:
+            return found
+        every = self._cluster.listed(workloads, at_most=_IN_A_PAGE)
+        async with aclosing(_items(every)) as items:
+            return [item async for item in items if not uids.isdisjoint(_owner_uids(item))]
 
     async def _one(self, namespace: str, name: str) -> Resource:
         return (await self._served()).within(namespace).one(name)
@@ -74,6 +85,11 @@ class TrainJobs:
             remedy = "Install Kubeflow Trainer, or name the context of the cluster that has it"
             raise ReadFailedError(Failure("reading TrainJobs", why, remedy))
         return TRAINJOBS.at(self._version)
+
+
+def _owner_uids(item: Mapping[str, Any]) -> set[str]:
+    owners = (item.get("metadata") or {}).get("ownerReferences") or ()
+    return {str(owner.get("uid")) for owner in owners}
 
 
 async def _items(pages: AsyncGenerator[Page, None]) -> AsyncGenerator[Mapping[str, Any], None]:

@@ -51,12 +51,17 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class RemainingPod:
-    """A pod that is neither Succeeded nor Failed; `node` is None while it is not scheduled."""
+    """A pod that is neither Succeeded nor Failed; `node` is None while it is not scheduled.
+
+    `owner` is its controller (`Job llama-node-0`), empty where it has none, None where that is not known.
+    """
 
     name: str
     node: str | None
     node_state: NodeState | None = None
     deletion: Deletion | None = None
+    owner: str | None = None
+    finalizers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +182,33 @@ def read_remaining_pods(items: Sequence[Any]) -> list[RemainingPod]:
         if text(status, "phase", "pod") in TERMINAL_PHASES:
             continue
         node = text(part(item, "spec", "pod"), "nodeName", "pod")
-        remaining.append(RemainingPod(name, node or None, deletion=_deletion(item)))
+        metadata = part(item, "metadata", "pod")
+        remaining.append(
+            RemainingPod(
+                name,
+                node or None,
+                deletion=_deletion(item),
+                owner=_controller(metadata.get("ownerReferences")),
+                finalizers=_texts(metadata.get("finalizers")),
+            )
+        )
     return remaining
+
+
+def _controller(owners: Any) -> str | None:
+    """Nothing is decided by it: what cannot be read is not known."""
+    if not owners:
+        return ""
+    if not isinstance(owners, list) or not all(isinstance(owner, dict) for owner in owners):
+        return None
+    named = (
+        f"{owner.get('kind')} {owner.get('name')}" for owner in owners if owner.get("controller") is True
+    )
+    return next(named, "")
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(map(str, values)) if isinstance(values, list) else ()
 
 
 def _deletion(pod: Mapping[str, Any]) -> Deletion | None:

@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -24,7 +24,8 @@ from webhook.rule.verdict import (
     Verdict,
 )
 from webhook.telling import wording
-from webhook.telling.waiting import Cessation, cessation, listed, next_steps
+from webhook.telling.steps import next_steps
+from webhook.telling.waiting import Cessation, cessation, listed
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
@@ -62,14 +63,61 @@ class AdmissionCheck:
     message: str
 
 
-def admission_checks(workload: Mapping[str, Any] | None) -> tuple[AdmissionCheck, ...]:
-    """The admission checks of a Workload, sorted by name."""
-    status = (workload or {}).get("status") or {}
+@dataclass(frozen=True, slots=True)
+class KueueWorkload:
+    """A Workload of Kueue's that is the TrainJob's.
+
+    `of` is the kind of what it was made for: the TrainJob, its JobSet, or a Workload of which it is a
+    variant. An inactive one is not admitted before somebody makes it active again.
+    """
+
+    name: str
+    of: str
+    is_active: bool
+    checks: tuple[AdmissionCheck, ...]
+
+    @property
+    def admits_the_trainjob(self) -> bool:
+        """Whether it is the TrainJob that Kueue suspends and lets run by it."""
+        return self.of != "JobSet"
+
+
+def read_workloads(documents: Iterable[Mapping[str, Any]]) -> tuple[KueueWorkload, ...]:
+    """The Workloads of one TrainJob, sorted by name; the checks of each, too."""
+    return tuple(sorted(map(_workload, documents), key=lambda one: one.name))
+
+
+def _workload(document: Mapping[str, Any]) -> KueueWorkload:
+    metadata, status = document.get("metadata") or {}, document.get("status") or {}
+    owners = [str(owner.get("kind")) for owner in metadata.get("ownerReferences") or ()]
     checks = [
         AdmissionCheck(str(one.get("name", "")), str(one.get("state", "")), str(one.get("message") or ""))
         for one in status.get("admissionChecks") or ()
     ]
-    return tuple(sorted(checks, key=lambda check: check.name))
+    return KueueWorkload(
+        name=str(metadata.get("name", "")),
+        of=next((kind for kind in ("TrainJob", "JobSet", "Workload") if kind in owners), ""),
+        is_active=(document.get("spec") or {}).get("active") is not False,
+        checks=tuple(sorted(checks, key=lambda check: check.name)),
+    )
+
+
+def is_kueues(queue: str | None, workloads: Iterable[KueueWorkload]) -> bool:
+    """Whether it is Kueue that suspends a TrainJob and lets it run.
+
+    Its Workload tells, not the queue's label alone: Kueue may manage jobs without one
+    (`manageJobsWithoutQueueName`), and has a Workload for each that it manages.
+    """
+    return queue is not None or any(workload.admits_the_trainjob for workload in workloads)
+
+
+def deactivated(workloads: Iterable[KueueWorkload]) -> str | None:
+    """The name of the Workload that is to be made active before Kueue admits the TrainJob; None for none.
+
+    Of variants Kueue deactivates all but one by itself: what is switched on and off is their parent.
+    """
+    own = [workload for workload in workloads if workload.of == "TrainJob"]
+    return own[0].name if own and not any(workload.is_active for workload in own) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +125,7 @@ class Report:
     """All that is known of a TrainJob and of the pods that remain of it.
 
     `failures` are reads beside the question that did not answer: they leave the verdict as it is.
+    `elsewhere` is who runs its pods in another cluster; empty where they are in this one.
     """
 
     namespace: str
@@ -85,8 +134,9 @@ class Report:
     a: int
     verdict: Verdict
     queue: str | None = None
-    checks: tuple[AdmissionCheck, ...] = ()
+    workloads: tuple[KueueWorkload, ...] = ()
     failures: tuple[Failure, ...] = ()
+    elsewhere: str = ""
 
     @property
     def pods(self) -> tuple[RemainingPod, ...]:
@@ -126,11 +176,27 @@ class Report:
                 return "none: it is finished and never starts again"
             case State.DELETED:
                 return "none: it is being deleted"
-            case _ if self.queue is not None:
-                return f"nothing of it is in the way: Kueue admits it (queue {self.queue})"
+            case _ if self.is_kueues:
+                return self._what_kueue_does()
             case _:
                 verb = "release" if self.a else "open"
                 return f"nothing of it is in the way: interlock -n {self.namespace} {verb} {self.name}"
+
+    def _what_kueue_does(self) -> str:
+        if (name := deactivated(self.workloads)) is not None:
+            return (
+                f"nothing of it is in the way, but Kueue does not admit it: Workload {name} is deactivated "
+                "(spec.active: false). Once it is to run again: kubectl -n "
+                f'{self.namespace} patch workload {name} --type merge -p \'{{"spec":{{"active":true}}}}\''
+            )
+        own = [workload.name for workload in self.workloads if workload.admits_the_trainjob]
+        where = f"queue {self.queue}" if self.queue else f"Workload {own[0]}"
+        return f"nothing of it is in the way: Kueue admits it ({where})"
+
+    @property
+    def is_kueues(self) -> bool:
+        """Whether it is Kueue that suspends it and lets it run."""
+        return is_kueues(self.queue, self.workloads)
 
     def document(self, *, now: datetime) -> dict[str, Any]:
         """For programs. Names are only added to it, never changed."""
@@ -152,7 +218,18 @@ class Report:
                 for order in self.unsettled
             ],
             "admissionChecks": [
-                {"name": check.name, "state": check.state, "message": check.message} for check in self.checks
+                {
+                    "name": check.name,
+                    "state": check.state,
+                    "message": check.message,
+                    "workload": workload.name,
+                }
+                for workload in self.workloads
+                for check in workload.checks
+            ],
+            "workloads": [
+                {"name": workload.name, "of": workload.of, "active": workload.is_active}
+                for workload in self.workloads
             ],
             "ceased": ended.ceased,
             "ceasedBecause": ended.why,
@@ -172,8 +249,10 @@ class Report:
             orders = wording.not_settled(self.unsettled, more=getattr(self.verdict, "more_unsettled", False))
             told.append(orders)
         told += [
-            f"admission check {check.name} {check.state}" + (f": {check.message}" if check.message else "")
-            for check in self.checks
+            f"admission check {check.name}{self._of(workload)} {check.state}"
+            + (f": {check.message}" if check.message else "")
+            for workload in self.workloads
+            for check in workload.checks
         ]
         ended = self.cessation
         answer = {True: "yes", False: "no", None: "cannot tell"}[ended.ceased]
@@ -181,6 +260,9 @@ class Report:
         told += [f"warning: {warning}" for warning in ended.warnings]
         told += [f"not readable: {failure.what}: {failure.why}" for failure in self.not_read]
         return told + [f"next: {step}" for step in self.next_steps(now=now)]
+
+    def _of(self, workload: KueueWorkload) -> str:
+        return f" of Workload {workload.name}" if len(self.workloads) > 1 else ""
 
     def _pod_lines(self) -> list[str]:
         if isinstance(self.verdict, Unknown):
@@ -237,6 +319,8 @@ def pod_document(pod: RemainingPod) -> dict[str, Any]:
         "nodeOutOfService": state.out_of_service if state else None,
         "deletionTimestamp": deletion.ends if deletion else None,
         "deletionGracePeriodSeconds": deletion.grace_seconds if deletion else None,
+        "owner": pod.owner,
+        "finalizers": list(pod.finalizers),
     }
 
 

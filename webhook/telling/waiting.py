@@ -1,4 +1,4 @@
-"""What ends the wait for remaining pods, and whether their processes have ceased.
+"""What ends the wait for a pod that remains, and whether the processes of all of them have ceased.
 
 Pure: from a verdict, the states of its nodes and the time.
 """
@@ -6,7 +6,7 @@ Pure: from a verdict, the states of its nodes and the time.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,7 +17,6 @@ from webhook.rule.verdict import (
     PodsRemain,
     RemainingPod,
     Unknown,
-    Unsettled,
     Verdict,
 )
 from webhook.telling import wording
@@ -93,7 +92,9 @@ def what_ends_it(pod: RemainingPod, *, now: datetime) -> str:
     """What ends the wait for one pod, in a few words for a table."""
     state = pod.node_state
     if pod.node is None:
-        return "its Job deletes it" if pod.deletion is None else "by itself"
+        if pod.deletion is None:
+            return _who_deletes(pod)
+        return "its finalizer" if pod.finalizers else "by itself"
     if state is None or state.ready == "not readable":
         return "not known"
     if state.ready == "gone":
@@ -103,9 +104,20 @@ def what_ends_it(pod: RemainingPod, *, now: datetime) -> str:
     if state.ready != "True":
         return "the node, back or down"
     if pod.deletion is None:
-        return "its Job deletes it"
-    left = _seconds_left(pod, now)
+        return _who_deletes(pod)
+    left = seconds_left(pod, now)
     return f"at most {duration(left)}" if left > 0 else f"{duration(-left)} over its grace"
+
+
+def _who_deletes(pod: RemainingPod) -> str:
+    if is_of_a_job(pod):
+        return "its Job deletes it"
+    return f"not a Job: {pod.owner}" if pod.owner else "you: no Job owns it"
+
+
+def is_of_a_job(pod: RemainingPod) -> bool:
+    """Whether a Job is to delete it; so it is taken where its owner is not known."""
+    return pod.owner is None or pod.owner.startswith("Job ")
 
 
 def confirm_and_taint(node: str) -> str:
@@ -113,104 +125,6 @@ def confirm_and_taint(node: str) -> str:
     return (
         f"confirm that {node} is down (power it off), and then: kubectl taint node {shlex.quote(node)} "
         f"{OUT_OF_SERVICE}"
-    )
-
-
-def next_steps(verdict: Verdict, *, namespace: str, now: datetime) -> list[str]:
-    """What to do or to wait for, one sentence for each kind of pod that remains and for what is not settled.
-
-    None advises to delete a pod by force: that removes the record of a process, not the process.
-    """
-    match verdict:
-        case Clear() | Unknown():
-            return []
-        case NotSettled():
-            return [_order_step(verdict.unsettled)]
-        case PodsRemain():
-            steps = _pod_steps(verdict.pods, namespace=namespace, now=now)
-            return [*steps, _order_step(verdict.unsettled)] if verdict.unsettled else steps
-
-
-def _pod_steps(pods: Sequence[RemainingPod], *, namespace: str, now: datetime) -> list[str]:
-    groups: dict[str, list[RemainingPod]] = {}
-    for pod in pods:
-        groups.setdefault(_group(pod, now), []).append(pod)
-    return [_step(group, groups[group], namespace=namespace, now=now) for group in _GROUPS if group in groups]
-
-
-_GROUPS = ("lost", "kept", "alive", "stopping", "late", "ordered", "unscheduled", "unread")
-
-
-def _group(pod: RemainingPod, now: datetime) -> str:
-    state = pod.node_state
-    if pod.node is None:
-        return "unscheduled"
-    if state is None or state.ready == "not readable":
-        return "unread"
-    if state.out_of_service and state.ready == "True":
-        return "alive"
-    if state.ready == "gone" or state.out_of_service:
-        return "kept"
-    if state.ready != "True":
-        return "lost"
-    if pod.deletion is None:
-        return "ordered"
-    return "stopping" if _seconds_left(pod, now) > 0 else "late"
-
-
-def _step(group: str, pods: Sequence[RemainingPod], *, namespace: str, now: datetime) -> str:
-    nodes = sorted({pod.node for pod in pods if pod.node})
-    count = _pods(len(pods))
-    match group:
-        case "lost":
-            named = " ".join(map(shlex.quote, nodes[: wording.MOST_NAMED]))
-            they = "it comes" if len(nodes) == 1 else "they come"
-            return (
-                f"{count} on {listed(nodes)}: wait until {they} back; or confirm that "
-                f"{'it is' if len(nodes) == 1 else 'each is'} down (power it off), and then: "
-                f"kubectl taint node {named} {OUT_OF_SERVICE}"
-            )
-        case "kept":
-            return f"{count} on {listed(nodes)}: Kubernetes removes {_them(pods)} within about a minute"
-        case "alive":
-            return (
-                f"{count} on {listed(nodes)}: out of service, yet the kubelet is alive; power the machine "
-                f"off, or if it is well: kubectl taint node {' '.join(map(shlex.quote, nodes[:10]))} "
-                "node.kubernetes.io/out-of-service-"
-            )
-        case "stopping":
-            longest = max(_seconds_left(pod, now) for pod in pods)
-            return f"{count} on {listed(nodes)}: wait at most {longest:.0f} s for the grace period"
-        case "late":
-            longest = max(-_seconds_left(pod, now) for pod in pods)
-            first = pods[0].name
-            return (
-                f"{count} on {listed(nodes)}: over the grace period for {duration(longest)} on a node "
-                f"that is Ready; a finalizer or the kubelet holds {_them(pods)}: "
-                f"kubectl -n {shlex.quote(namespace)} describe pod {shlex.quote(first)}"
-            )
-        case "ordered":
-            return (
-                f"{count} on {listed(nodes)}: not being deleted; {_its(pods)} Job is to delete {_them(pods)}"
-            )
-        case "unscheduled":
-            return f"{count} not scheduled: deleted with {_its(pods)} Job"
-        case _:
-            return f"{count} on {listed(nodes)}: the state of the node is not readable"
-
-
-def _order_step(unsettled: Sequence[Unsettled]) -> str:
-    named = listed(f"{order.kind} {order.name}" for order in unsettled)
-    if all(order.left_over for order in unsettled):
-        return (
-            f"{named}: the garbage collector is to delete what a deleted TrainJob left; if it does not: is "
-            "kube-controller-manager running, and does a finalizer or another webhook hold it?"
-        )
-    kinds = {order.kind for order in unsettled}
-    controller = "Trainer" if kinds == {"TrainJob"} else "the JobSet controller"
-    return (
-        f"{named}: {controller} is to stop it; if it does not: is it running, and does another webhook "
-        "refuse its writes?"
     )
 
 
@@ -237,7 +151,8 @@ def listed(names: Iterable[str]) -> str:
     return f"{named} and {more} more" if more > 0 else named
 
 
-def _seconds_left(pod: RemainingPod, now: datetime) -> float:
+def seconds_left(pod: RemainingPod, now: datetime) -> float:
+    """How much of its grace period is left, below 0 where it is over it; 0 where that is not known."""
     ends = _moment(pod.deletion.ends) if pod.deletion else None
     return 0.0 if ends is None else (ends - now).total_seconds()
 
@@ -248,15 +163,3 @@ def _moment(text: str) -> datetime | None:
     except ValueError:
         return None
     return moment if moment.tzinfo else None
-
-
-def _pods(count: int) -> str:
-    return f"{count} pod" if count == 1 else f"{count} pods"
-
-
-def _them(pods: Sequence[RemainingPod]) -> str:
-    return "it" if len(pods) == 1 else "them"
-
-
-def _its(pods: Sequence[RemainingPod]) -> str:
-    return "its" if len(pods) == 1 else "their"

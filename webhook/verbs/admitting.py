@@ -16,7 +16,7 @@ from webhook.questions.admission import ask
 from webhook.rule import verdict as verdicts
 from webhook.rule.trainjob import DEFAULT_A_KEY, GREATEST_A, TrainJob
 from webhook.telling import wording
-from webhook.telling.report import State, queue_of, state_of
+from webhook.telling.report import State, deactivated, is_kueues, queue_of, state_of
 from webhook.verbs.errors import (
     Conflict,
     ExecutionError,
@@ -28,7 +28,7 @@ from webhook.verbs.errors import (
     Unreachable,
     WrongState,
 )
-from webhook.verbs.reading import SECONDS, read, subject_of
+from webhook.verbs.reading import SECONDS, in_time, kueues, read, subject_of
 
 
 async def open_(
@@ -39,7 +39,8 @@ async def open_(
     Meets the same question as a re-admission: a namesake that was deleted may have left pods.
 
     Raises:
-        WrongState: it was admitted before, is not suspended, finished, being deleted, or in a Kueue queue.
+        WrongState: it was admitted before, is not suspended, finished, being deleted, Kueue's to admit, or
+            its pods are in another cluster.
         NotFound, PodsRemain, ExecutionNotStopped, Conflict, Unreachable, Refused, OutcomeUnknown: see there.
     """
     return await _admit(cluster, namespace, name, a_key=a_key, seconds=seconds, first=True)
@@ -56,7 +57,8 @@ async def release(
 
     Raises:
         NotFound: there is no such TrainJob.
-        WrongState: it is not suspended, finished, being deleted, or in a Kueue queue.
+        WrongState: it is not suspended, finished, being deleted, Kueue's to admit, or its pods are in another
+            cluster.
         PodsRemain: pods of the previous execution remain, as read here or by the guard.
         ExecutionNotStopped: its controllers have not stopped the previous execution.
         Conflict: someone changed it meanwhile; of several calls at once one wins, the others raise this.
@@ -73,7 +75,12 @@ async def _admit(
     deadline = asyncio.get_running_loop().time() + seconds
     trainjobs = TrainJobs(cluster)
     document, trainjob = await read(cluster, trainjobs, namespace, name, a_key=a_key, seconds=seconds)
-    if reason := _why_not(document, trainjob, first=first):
+    reason = (
+        _why_not(document, trainjob)
+        or await _why_kueue(cluster, trainjobs, namespace, document, deadline=deadline, seconds=seconds)
+        or _why_no_number(trainjob, first=first)
+    )
+    if reason:
         raise WrongState(f"TrainJob {namespace}/{name} {reason}; nothing was written")
     left = deadline - asyncio.get_running_loop().time()
     asked = await ask(cluster, subject_of(trainjob, namespace, name), seconds=left)
@@ -91,19 +98,55 @@ async def _admit(
     return a
 
 
-def _why_not(document: Mapping[str, Any], trainjob: TrainJob, *, first: bool) -> str | None:
+def _why_not(document: Mapping[str, Any], trainjob: TrainJob) -> str | None:
     state = state_of(document, trainjob)
     if state is State.RUNNING:
         return "is not suspended: there is nothing to admit"
     if state is not State.SUSPENDED:
         return f"is {state.value}: it never starts again"
-    if (queue := queue_of(document)) is not None:
-        return f"is in the Kueue queue {queue}: Kueue admits it, and suspends what it has not admitted"
+    if trainjob.managed_elsewhere:
+        return (
+            f"is managed by {trainjob.managed_elsewhere}: its pods are in another cluster, which cannot be "
+            "seen from here, and there it is admitted"
+        )
+    return None
+
+
+def _why_no_number(trainjob: TrainJob, *, first: bool) -> str | None:
     if first and trainjob.a:
         return f"was admitted before (A is {trainjob.a}): release admits it again"
     if trainjob.a >= GREATEST_A:
         return f"has the greatest A there is ({GREATEST_A}): it cannot be raised"
     return None
+
+
+async def _why_kueue(
+    cluster: Cluster,
+    trainjobs: TrainJobs,
+    namespace: str,
+    document: Mapping[str, Any],
+    *,
+    deadline: float,
+    seconds: float,
+) -> str | None:
+    """Why it is Kueue that admits it; None where it is not. Raises Unreachable where that cannot be told."""
+    queue = queue_of(document)
+    reading = kueues(cluster, trainjobs, namespace, document, of_the_jobset=False)
+    what = "reading the Workloads of Kueue"
+    try:
+        workloads = await in_time(cluster, reading, what, deadline=deadline, seconds=seconds)
+    except Unreachable:
+        if queue is None:
+            raise
+        workloads = ()
+    if not is_kueues(queue, workloads):
+        return None
+    names = [workload.name for workload in workloads if workload.admits_the_trainjob]
+    told = f"is in the Kueue queue {queue}" if queue else f"is Kueue's (Workload {names[0]})"
+    told += ": Kueue admits it, and suspends what it has not admitted"
+    if (name := deactivated(workloads)) is not None:
+        told += f"; Workload {name} is deactivated (spec.active: false), and not admitted before it is active"
+    return told
 
 
 def _denial(verdict: verdicts.PodsRemain | verdicts.NotSettled | verdicts.Unknown) -> Unreachable:

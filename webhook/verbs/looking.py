@@ -15,12 +15,13 @@ from webhook.cluster.resource import PODS
 from webhook.cluster.trainjobs import TrainJobs
 from webhook.questions.admission import ask
 from webhook.rule import verdict as verdicts
-from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
+from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL, TrainJob
 from webhook.rule.verdict import Failure
-from webhook.telling.report import AdmissionCheck, Report, State, admission_checks, queue_of, state_of
+from webhook.telling import wording
+from webhook.telling.report import KueueWorkload, Report, State, queue_of, state_of
 from webhook.telling.waiting import Cessation
 from webhook.verbs.errors import Unauthenticated, Unreachable
-from webhook.verbs.reading import SECONDS, read, subject_of
+from webhook.verbs.reading import SECONDS, kueues, read, subject_of
 
 LOOK_AGAIN_SECONDS = 5.0
 """How often `watch` looks although no pod changed: nodes and controllers are not watched."""
@@ -35,7 +36,8 @@ async def inspect(
 ) -> Report:
     """Tell all that is known of a TrainJob: every remaining pod, its node, what is not stopped, its checks.
 
-    Writes nothing. What can't be read is told in the report.
+    Writes nothing. What can't be read is told in the report. Where somebody re-admitted it while it was
+    looked at, it is looked at again: those pods are no longer of a previous execution.
 
     Raises:
         NotFound: there is no such TrainJob.
@@ -44,20 +46,38 @@ async def inspect(
     deadline = asyncio.get_running_loop().time() + seconds
     trainjobs = TrainJobs(cluster)
     document, trainjob = await read(cluster, trainjobs, namespace, name, a_key=a_key, seconds=seconds)
-    checks, failures = await _checks(cluster, trainjobs, namespace, document, deadline=deadline)
-    # A share of the time is kept back for an answer that tells of a question without one.
-    left = deadline - asyncio.get_running_loop().time()
-    asked = await ask(cluster, subject_of(trainjob, namespace, name), seconds=left, every_pod=True)
+    workloads, failures = await _workloads(cluster, trainjobs, namespace, document, deadline=deadline)
+    while True:
+        # A share of the time is kept back for an answer that tells of a question without one.
+        left = deadline - asyncio.get_running_loop().time()
+        asked = await ask(cluster, subject_of(trainjob, namespace, name), seconds=left, every_pod=True)
+        if not (trainjob.suspended and isinstance(asked, verdicts.PodsRemain) and left > 0):
+            break
+        try:
+            later, since = await read(cluster, trainjobs, namespace, name, a_key=a_key, seconds=left)
+        except Unreachable:
+            break
+        if (since.suspended, since.a, since.uid) == (trainjob.suspended, trainjob.a, trainjob.uid):
+            break
+        document, trainjob = later, since
     return Report(
         namespace=namespace,
         name=name,
         state=state_of(document, trainjob),
         a=trainjob.a,
-        verdict=asked,
+        verdict=_as_seen_from_here(trainjob, asked),
         queue=queue_of(document),
-        checks=checks,
+        workloads=workloads,
         failures=failures,
+        elsewhere=trainjob.managed_elsewhere,
     )
+
+
+def _as_seen_from_here(trainjob: TrainJob, verdict: verdicts.Verdict) -> verdicts.Verdict:
+    """That nothing is left here tells nothing of pods that are in another cluster."""
+    if not trainjob.managed_elsewhere or isinstance(verdict, verdicts.PodsRemain | verdicts.Unknown):
+        return verdict
+    return verdicts.Unknown((wording.in_another_cluster(trainjob.name, trainjob.managed_elsewhere),))
 
 
 async def ceased(
@@ -114,23 +134,22 @@ def _unread(namespace: str, name: str, error: Unreachable) -> Report:
     return Report(namespace, name, State.SUSPENDED, 0, verdicts.Unknown((failure,)))
 
 
-async def _checks(
+async def _workloads(
     cluster: Cluster,
     trainjobs: TrainJobs,
     namespace: str,
     document: Mapping[str, Any],
     *,
     deadline: float,
-) -> tuple[tuple[AdmissionCheck, ...], tuple[Failure, ...]]:
+) -> tuple[tuple[KueueWorkload, ...], tuple[Failure, ...]]:
     half = asyncio.get_running_loop().time() / 2 + deadline / 2
     try:
         async with until(half):
-            workload = await trainjobs.workload(namespace, str(document["metadata"].get("uid")))
+            return await kueues(cluster, trainjobs, namespace, document, of_the_jobset=True), ()
     except ReadFailedError as error:
         return (), (error.failure,)
     except TimeoutError:
         return (), (cluster.unanswered("listing the Workloads of Kueue", seconds=SECONDS / 2),)
-    return admission_checks(workload), ()
 
 
 @asynccontextmanager

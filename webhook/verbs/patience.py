@@ -49,21 +49,25 @@ class Waiting:
             self._cluster.when_asking(table.hold)
             async with asyncio.timeout(seconds), aclosing(reports):
                 async for report in reports:
-                    if not isinstance(report.verdict, Clear):
-                        self.sentence = wording.denial(report.verdict)
-                    table.show(report)
-                    await self._release(report)
+                    if waits := _waits(report):
+                        if not isinstance(report.verdict, Clear):
+                            self.sentence = wording.denial(report.verdict)
+                        table.show(report)
+                    if not waits or isinstance(report.verdict, Clear):
+                        await self._release()
                     if self._a is not None:
                         return
 
-    async def _release(self, report: Report) -> None:
-        """Release it, unless the report says that it can't be now."""
-        suspended = report.state is State.SUSPENDED and report.queue is None
-        if suspended and not isinstance(report.verdict, Clear):
-            return
+    async def _release(self) -> None:
+        """Release it, or learn why that is not to be."""
         try:
             self._a = await admitting.release(self._cluster, self._namespace, self._name, a_key=self._a_key)
         except errors.Unauthenticated:
             raise
         except errors.Unreachable as error:
             self.sentence = str(error)
+
+
+def _waits(report: Report) -> bool:
+    """Whether it is to be released here: else its pods are none that a release waits for."""
+    return report.state is State.SUSPENDED and not report.is_kueues and not report.elsewhere

@@ -15,6 +15,7 @@ from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.trainjob import TrainJob, UnreadableTrainJobError, read_trainjob
 from webhook.rule.verdict import Failure
 from webhook.telling import wording
+from webhook.telling.report import KueueWorkload, queue_of, read_workloads
 from webhook.verbs.errors import NotFound, Unauthenticated, Unreachable, WrongState
 
 SECONDS = 30.0
@@ -71,3 +72,21 @@ async def in_time(
         failure = Failure(what, str(error), "Try again; if it goes on, look at the object that is named")
     told = wording.to_a_person(failure)
     raise (Unauthenticated if unauthenticated else Unreachable)(f"{told.what}: {told.why}. {told.remedy}")
+
+
+async def kueues(
+    cluster: Cluster,
+    trainjobs: TrainJobs,
+    namespace: str,
+    document: Mapping[str, Any],
+    *,
+    of_the_jobset: bool,
+) -> tuple[KueueWorkload, ...]:
+    """The Workloads that Kueue has for a TrainJob, or for its JobSet, too. Raises ReadFailedError."""
+    metadata = document["metadata"]
+    uids = {str(metadata.get("uid"))}
+    if of_the_jobset:
+        jobset = await cluster.jobset(namespace, str(metadata["name"]))
+        uids.add(str(((jobset or {}).get("metadata") or {}).get("uid")))
+    expected = queue_of(document) is not None
+    return read_workloads(await trainjobs.workloads(namespace, uids - {"None"}, expected=expected))

@@ -19,11 +19,11 @@ from webhook.telling.report import Report
 from webhook.telling.waiting import duration, since_deletion, what_ends_it
 from webhook.verbs import terminal
 
-WIDE = 80
-"""From so many columns on what remains is a table; below it is a paragraph for each pod."""
-
-MOST_IN_NARROW = 4
-"""So many paragraphs fit a small window."""
+_HEADS = ("POD", "NODE", "NODE STATE", "TERMINATING", "ENDS")
+_GAP = 2
+_LINES_OF_A_PARAGRAPH = 5
+_LINES_BESIDE = 4
+"""The title, what is not stopped, how many more there are, and the line of the cursor."""
 
 _TICK_SECONDS = 1.0
 
@@ -124,7 +124,7 @@ class View:
             yield Text(f"{self._title}: nothing remains", style="green")
         elif isinstance(report.verdict, PodsRemain):
             yield Text(f"{self._title}: {_count(report)}; Ctrl-C to stop waiting", style="bold")
-            yield _wide(report, now) if options.max_width >= WIDE else _narrow(report, now)
+            yield _pods(report, now, width=options.max_width, height=console.height)
             for order in report.unsettled[: wording.MOST_NAMED]:
                 yield Text(wording.not_settled([order]), overflow="fold")
         else:
@@ -153,23 +153,31 @@ def _more(report: Report, most: int) -> list[Text]:
     return [Text(f"and {more} more")] if more > 0 else []
 
 
-def _wide(report: Report, now: datetime) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for head in ("POD", "NODE", "NODE STATE", "TERMINATING", "ENDS"):
-        table.add_column(head, overflow="fold")
+def _pods(report: Report, now: datetime, *, width: int, height: int) -> RenderableType:
+    """A table where each pod fits into a line; else a paragraph for each: names and commands are copied."""
+    rows = [_HEADS, *_rows(report, now, wording.MOST_NAMED)]
+    columns = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if sum(columns) + _GAP * (len(columns) - 1) <= width:
+        return _table(report, now)
+    most = max(1, min(wording.MOST_NAMED, (height - _LINES_BESIDE) // _LINES_OF_A_PARAGRAPH))
+    return _paragraphs(report, now, most, width=width)
+
+
+def _table(report: Report, now: datetime) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, _GAP, 0, 0))
+    for head in _HEADS:
+        table.add_column(head, no_wrap=True)
     for row in _rows(report, now, wording.MOST_NAMED):
         table.add_row(*map(Text, row))
     return Group(table, *_more(report, wording.MOST_NAMED))
 
 
-def _narrow(report: Report, now: datetime) -> RenderableType:
+def _paragraphs(report: Report, now: datetime, most: int, *, width: int) -> RenderableType:
     lines = []
-    for name, node, state, since, ends in _rows(report, now, MOST_IN_NARROW):
-        told = [
-            name,
-            f"  {node} {state}".rstrip(),
-            f"  Terminating {since}" if since else "",
-            f"  ends: {ends}",
-        ]
+    for name, node, state, since, ends in _rows(report, now, most):
+        where = [f"  {node} {state}".rstrip()]
+        if len(where[0]) > width:
+            where = [f"  {node}", f"  {state}"]
+        told = [name, *where, f"  Terminating {since}" if since else "", f"  ends: {ends}"]
         lines += [Text(line, overflow="fold") for line in told if line]
-    return Group(*lines, *_more(report, MOST_IN_NARROW))
+    return Group(*lines, *_more(report, most))
