@@ -125,7 +125,9 @@ async def test_an_answer_that_cannot_be_printed_is_none(bench: Bench, kubeconfig
 async def test_what_the_terminal_cannot_spell_is_escaped(bench: Bench, kubeconfig: Path) -> None:
     trainjob = await create_trainjob(bench)
     waits = kueue_objects.check_state(message="quota: naïve – not yet")
-    await bench.create(kueue_objects.workload(owner=kueue_objects.owned_by(trainjob), checks=[waits]))
+    workload = kueue_objects.workload(owner=kueue_objects.owned_by(trainjob), checks=[waits])
+    workload["metadata"]["labels"] = {"kueue.x-k8s.io/job-uid": trainjob["metadata"]["uid"]}
+    await bench.create(workload)
     environment = environment_of(kubeconfig) | {"PYTHONIOENCODING": "ascii"}
     ran = await run(*INTERLOCK, "inspect", "llama", env=environment)
     assert (ran.code, ran.err) == (0, "")
