@@ -49,8 +49,8 @@ async def guard(bench: Bench, tmp_path: Path) -> AsyncIterator[Guard]:
         )
     if bench.is_real:
         pytest.skip(
-            "the stand-in for the scheduler binds no pod on a real API server here, so nothing runs: what is"
-            " missing is to find out why; the sandbox's bench shows the same starts"
+            "the stand-ins wait out the 300 s for which a real API server lets pods tolerate a lost node, and"
+            " leave runtimes behind: nine of these fail for it; the sandbox's bench shows the same starts"
         )
     await bench.permit_the_guard()
     async with guard_against(bench.write_kubeconfig(tmp_path / "guard.kubeconfig", GUARD)) as guard:
