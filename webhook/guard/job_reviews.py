@@ -11,7 +11,7 @@ from dataclasses import replace
 import structlog
 
 from webhook.guard.metrics import GuardMetrics
-from webhook.guard.reviews import Answer, Pending, Regarding
+from webhook.guard.reviews import Answer, Pending, Regarding, name_for_a_denial, unasked
 from webhook.questions.start import NotATrainJobs, OfATrainJob, StartAnswer, StartSubject
 from webhook.rule import starts, waits
 from webhook.rule.objects import UnreadableAnswerError
@@ -48,7 +48,7 @@ class JobReviews:
         except UnreadableAnswerError as error:
             return _bad_request(request, str(error))
         except Exception as error:  # noqa: BLE001 - no fault of the guard may become a yes, or a bare 500
-            return _internal_error(error, uid=request.uid, name=_name(request))
+            return _internal_error(error, uid=request.uid, name=name_for_a_denial(request))
 
     def decided(
         self,
@@ -67,9 +67,9 @@ class JobReviews:
     def _weighed(self, request: Request) -> Answer | Pending:
         if not request.is_about(JOBS):
             warning = wording.unguarded_kind(request.asked_about)
-            return _unasked(request, "Unguarded", warning)
+            return unasked(request, "Unguarded", warning)
         if request.verb not in (Operation.CREATE, Operation.UPDATE) or request.sub_resource:
-            return _unasked(request, "Unguarded", wording.unguarded_operation(request.verb))
+            return unasked(request, "Unguarded", wording.unguarded_operation(request.verb))
         if request.object is None:
             raise NotAReviewError(f"the {request.verb} has no object")
         if request.verb is Operation.UPDATE and request.old_object is None:
@@ -80,7 +80,7 @@ class JobReviews:
         # A label that the request takes away was what the pods are found by.
         jobset_name = new.jobset_name or ("" if old is None else old.jobset_name)
         if not jobset_name or (request.verb is Operation.UPDATE and not starting):
-            return _unasked(request, "NoStart")
+            return unasked(request, "NoStart")
         if not is_label_value(jobset_name):
             return _bad_request(request, f"the label of its JobSet is {jobset_name[:80]!r}, no label value")
         # Else a label of a JobSet that no TrainJob owns would have it started unseen.
@@ -164,13 +164,9 @@ def _regarding(subject: StartSubject, asked: OfATrainJob) -> Regarding | None:
     return Regarding(trainjob.api_version, KIND, subject.namespace, trainjob.name, trainjob.uid)
 
 
-def _unasked(request: Request, decision: str, warning: str | None = None) -> Answer:
-    return Answer(review.allowed(request.uid, decision=decision, warning=warning), True, decision)
-
-
 def _bad_request(request: Request, why: str) -> Answer:
     message = wording.unreadable_job(why)
-    body = review.bad_request(request.uid, message, name=_name(request), asked_about=JOBS)
+    body = review.bad_request(request.uid, message, name=name_for_a_denial(request), asked_about=JOBS)
     return Answer(body, False, "BadRequest", message=message)
 
 
@@ -179,8 +175,3 @@ def _internal_error(error: Exception, *, uid: str, name: str) -> Answer:
     verdict = Unknown((wording.internal_error(error, uid=uid),))
     body = review.denied(uid, verdict, name=name, asked_about=JOBS)
     return Answer(body, False, review.REASONS[Unknown], message=wording.denial(verdict))
-
-
-def _name(request: Request) -> str:
-    """The name that the request gives, where it is one: a denial must not grow with what is none."""
-    return request.name if is_object_name(request.name) else ""

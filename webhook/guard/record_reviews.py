@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from webhook.guard.metrics import GuardMetrics
-from webhook.guard.reviews import Answer, Pending, Regarding
+from webhook.guard.reviews import Answer, Pending, Regarding, name_for_a_denial, unasked
 from webhook.questions.record import NotATrainJobsPod, OfATrainJobsPod, RecordAnswer, RecordSubject
 from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.readmission import Operation
@@ -33,7 +33,6 @@ from webhook.telling.review import PODS, NotAReviewError, Request
 AskRecord = Callable[[RecordSubject, float], Awaitable[RecordAnswer]]
 """The question about the record of a pod, to be answered within so many seconds."""
 
-_EVICTION = "eviction"
 _log = structlog.get_logger()
 
 
@@ -56,10 +55,10 @@ class RecordReviews:
             raise
         except UnreadableAnswerError as error:
             message = wording.unreadable_pod(str(error))
-            body = review.bad_request(request.uid, message, name=_name(request), asked_about=PODS)
+            body = review.bad_request(request.uid, message, name=name_for_a_denial(request), asked_about=PODS)
             return Answer(body, False, "BadRequest", message=message)
         except Exception as error:  # noqa: BLE001 - no fault of the guard may become a yes, or a bare 500
-            return _internal_error(error, uid=request.uid, name=_name(request))
+            return _internal_error(error, uid=request.uid, name=name_for_a_denial(request))
 
     def decided(
         self,
@@ -75,10 +74,10 @@ class RecordReviews:
 
     def _weighed(self, request: Request) -> Answer | Pending:
         if not request.is_about(PODS):
-            return _unasked(request, "Unguarded", wording.unguarded_kind(request.asked_about))
+            return unasked(request, "Unguarded", wording.unguarded_kind(request.asked_about))
         if KUBELETS in (request.user_info.groups or ()):
             # Where the API server drops the conditions (before 1.28) it asks about their writes, too.
-            return _unasked(request, "NoEnd")
+            return unasked(request, "NoEnd")
         namespace = request.namespace
         if not is_object_name(namespace):
             raise NotAReviewError("the request names no namespace that Kubernetes accepts")
@@ -95,9 +94,9 @@ class RecordReviews:
                 new = _required(request.object, "the UPDATE has no object")
                 record, ways = read_record(old), tuple(ways_of_update(old, new))
             case _:
-                return _unasked(request, "Unguarded", wording.unguarded_operation(request.verb))
+                return unasked(request, "Unguarded", wording.unguarded_operation(request.verb))
         if not ways:
-            return _unasked(request, "NoEnd")
+            return unasked(request, "NoEnd")
         return self._pending(request.uid, RecordSubject(namespace, record.name, ways, record))
 
     def _evicted(self, request: Request, namespace: str) -> Answer | Pending:
@@ -107,11 +106,11 @@ class RecordReviews:
             raise UnreadableAnswerError("the deleteOptions of the Eviction are no object")
         grace = options.get("gracePeriodSeconds")
         if grace is None:
-            return _unasked(request, "NoEnd")
+            return unasked(request, "NoEnd")
         if type(grace) is not int:
             raise UnreadableAnswerError("the gracePeriodSeconds of the Eviction is no whole number")
         if grace != 0:
-            return _unasked(request, "NoEnd")
+            return unasked(request, "NoEnd")
         if not is_object_name(request.name):
             raise NotAReviewError("the eviction names no pod that there can be")
         return self._pending(request.uid, RecordSubject(namespace, request.name, (Way.EVICTION,)))
@@ -190,10 +189,6 @@ def _required(document: dict[str, object] | None, why: str) -> dict[str, object]
     return document
 
 
-def _unasked(request: Request, decision: str, warning: str | None = None) -> Answer:
-    return Answer(review.allowed(request.uid, decision=decision, warning=warning), True, decision)
-
-
 def _internal_error(error: Exception, *, uid: str, name: str, way: Way | None = None) -> Answer:
     _log.exception("internal error", uid=uid)
     failures = (wording.internal_error(error, uid=uid),)
@@ -201,8 +196,3 @@ def _internal_error(error: Exception, *, uid: str, name: str, way: Way | None = 
     body = review.denied(uid, Unknown(failures), name=name, asked_about=PODS, message=message)
     because = "" if way is None else way.value
     return Answer(body, False, review.REASONS[Unknown], because=because, message=message)
-
-
-def _name(request: Request) -> str:
-    """The name that the request gives, where it is one: a denial must not grow with what is none."""
-    return request.name if is_object_name(request.name) else ""

@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from webhook.rule.trainjob import is_object_name
 from webhook.rule.waits import Because
+from webhook.telling import review
 from webhook.telling.review import Request
 
 
@@ -67,3 +69,13 @@ class Webhook(Protocol):
 
     def decided(self, answer: Answer, operation: str, *, dry_run: bool, asked: bool, seconds: float) -> None:
         """Note for the metrics what was answered, how soon, and whether the cluster had to be asked."""
+
+
+def unasked(request: Request, decision: str, warning: str | None = None) -> Answer:
+    """The answer yes to what is none of this webhook's business: nothing was asked."""
+    return Answer(review.allowed(request.uid, decision=decision, warning=warning), True, decision)
+
+
+def name_for_a_denial(request: Request) -> str:
+    """The name that the request gives, where it is one: a denial must not grow with what is none."""
+    return request.name if is_object_name(request.name) else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from webhook.guard.metrics import GuardMetrics
-from webhook.guard.reviews import Answer, Pending, Regarding
+from webhook.guard.reviews import Answer, Pending, Regarding, name_for_a_denial
 from webhook.questions.admission import Subject
 from webhook.rule import waits
 from webhook.rule.readmission import Admission, BadAdmissionNumber, NoAdmission, Operation, detect
@@ -76,7 +76,7 @@ def weigh(request: Request, *, a_key: str) -> Answer | Question:
     except Exception as error:  # noqa: BLE001 - no fault of the guard may become a yes, or a bare 500
         _log.exception("internal error", uid=request.uid)
         verdict = Unknown((wording.internal_error(error, uid=request.uid),))
-        body = review.denied(request.uid, verdict, name=_name(request))
+        body = review.denied(request.uid, verdict, name=name_for_a_denial(request))
         return Answer(body, False, review.REASONS[Unknown], message=wording.denial(verdict))
 
 
@@ -170,11 +170,6 @@ def _subject(request: Request, new: TrainJob, old: TrainJob | None) -> Subject:
     return Subject.of(new, old, namespace=namespace, name=name)
 
 
-def _name(request: Request) -> str:
-    """The name that the request gives, where it is one: a denial must not grow with what is none."""
-    return request.name if is_object_name(request.name) else ""
-
-
 def _bad_request(request: Request, message: str) -> Answer:
-    body = review.bad_request(request.uid, message, name=_name(request))
+    body = review.bad_request(request.uid, message, name=name_for_a_denial(request))
     return Answer(body, False, "BadRequest", message=message)
