@@ -7,7 +7,8 @@ KUBECTL ?= kubectl
 IMAGE ?=
 OVERLAY ?= base
 BIN := $(VENV)/bin
-PARALLEL := --numprocesses logical --maxprocesses 4 --dist worksteal
+# Three, also on two cores: much of a test's time it waits for a process or for the network.
+PARALLEL := --numprocesses 3 --dist worksteal
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help

@@ -364,7 +364,7 @@ async def test_a_spoiled_secret_heals_within_seconds_and_no_handshake_fails_mean
             for port in ports:
                 await greet_by_each(port, bench)
         for port in ports:
-            await greet(port, bench.bundle)
+            await greet_by_each(port, bench)
         assert len(bench.told.events) > before
         assert not any(piece in bench.told.text for piece in bench.hidden())
     assert "certificate keeper failed" not in bench.told.text
@@ -484,6 +484,7 @@ QUICK = Terms(
 )
 
 
+@pytest.mark.prove
 async def test_rotation_fails_no_handshake_and_drops_no_connection(bench: Bench) -> None:
     async with AsyncExitStack() as stack:
         keepers = [await stack.enter_async_context(bench.keeper(terms=QUICK)) for _ in range(3)]

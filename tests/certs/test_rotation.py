@@ -70,6 +70,7 @@ def test_ten_years_of_rotation_fail_no_call() -> None:
     assert world.bundle == world.state.authorities
 
 
+@pytest.mark.prove
 def test_ten_years_of_monthly_authorities_leave_no_authority_behind() -> None:
     world, fleet = settled_world(1, FAST)
     longest = 0
@@ -213,6 +214,7 @@ ACTIONS = st.one_of(
 )
 
 
+@pytest.mark.prove
 @example(
     [("restart", 0), ("delete a configuration", 1), ("make it again", 1), ("delete", 0)],
 ).via("found by a search: whoever remembers nothing published without what the others serve by")

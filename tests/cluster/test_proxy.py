@@ -185,6 +185,7 @@ async def proxy_that_refuses(asked: list[str]) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
+@pytest.mark.prove
 async def test_kubectl_goes_through_the_proxy_where_the_rows_say_so() -> None:
     """Who is asked to connect counts; nobody answers: the addresses and names are kept free for documents."""
     kubectl = kubectl_or_skip()

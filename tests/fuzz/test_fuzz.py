@@ -39,6 +39,7 @@ async def test_whatever_is_sent_is_answered_and_never_with_a_wrong_yes(inputs: i
     assert campaign.verdicts["HTTP 400"] > 0.15 * inputs
 
 
+@pytest.mark.prove
 def test_what_a_review_is_made_as_is_what_it_is_read_as() -> None:
     """Two ways to know the truth, by construction and by a second reading of the rule: they agree."""
     for number in range(1500):

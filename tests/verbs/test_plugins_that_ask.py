@@ -68,6 +68,7 @@ async def test_ctrl_c_ends_the_question(sandbox: Sandbox, tmp_path: Path) -> Non
         assert "Traceback" not in screen.written
 
 
+@pytest.mark.prove
 async def test_a_question_in_the_middle_of_a_wait_has_the_terminal_to_itself(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:

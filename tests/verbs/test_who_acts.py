@@ -197,6 +197,7 @@ async def test_the_verbs_do_not_mind_what_is_set_for_the_processes(sandbox: Sand
     assert "the setting INTERLOCK_A_KEY cannot be used" in used.err
 
 
+@pytest.mark.prove
 async def test_a_wait_that_is_over_is_told_with_its_unit(sandbox: Sandbox, tmp_path: Path) -> None:
     waiting(sandbox)
     sandbox.write_kubeconfig(tmp_path / "admin")
@@ -215,6 +216,7 @@ async def until_it_waits(process: asyncio.subprocess.Process) -> None:
         assert (await process.stderr.readline()).decode() == f"{DENIAL}\n"
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(
     ("credential", "told"),
     [
@@ -252,6 +254,7 @@ async def test_a_wait_ends_when_its_credentials_are_refused_for_good(
     assert sandbox.get("trainjobs", "llama") == before
 
 
+@pytest.mark.prove
 async def test_a_wait_goes_on_with_credentials_that_were_renewed(sandbox: Sandbox, tmp_path: Path) -> None:
     waiting(sandbox)
     document = sandbox.kubeconfig("admin")
