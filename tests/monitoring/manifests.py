@@ -16,6 +16,9 @@ Document = dict[str, Any]
 
 MANIFESTS = REPOSITORY / "manifests"
 MONITORING = MANIFESTS / "monitoring"
+FILES = MANIFESTS / "chart" / "files"
+"""What the chart and the kustomizations both take: alerts and dashboard."""
+
 PARTS = ("guard", "kueue")
 
 ADDED_BY_PROMETHEUS = frozenset({"job", "namespace", "pod", "instance"})
@@ -34,7 +37,7 @@ def document(part: str, file: str) -> Document:
 
 def groups(part: str) -> list[Document]:
     """The rule groups of `guard` or `kueue`, as Prometheus takes them."""
-    found: list[Document] = document(part, "alerts.yaml")["spec"]["groups"]
+    found: list[Document] = yaml.safe_load((FILES / part / "alerts.yaml").read_text())["spec"]["groups"]
     return found
 
 
@@ -47,7 +50,7 @@ def alerts() -> list[Document]:
 
 
 def dashboard() -> Document:
-    loaded: Document = orjson.loads((MONITORING / "guard" / "dashboard.json").read_bytes())
+    loaded: Document = orjson.loads((FILES / "guard" / "dashboard.json").read_bytes())
     return loaded
 
 
