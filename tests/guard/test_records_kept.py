@@ -21,6 +21,7 @@ from webhook.rule.records import RECORD_MAY_END_ANNOTATION
 POD = "llama-node-0-0-x"
 NODE = "gpu-1"
 CONDITIONS_SINCE = 28
+OLD_TAINTS_SINCE = 21
 OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
 
 
@@ -66,6 +67,15 @@ SHORTCUTS: dict[str, tuple[str, ...]] = {
     "drain": ("drain", NODE, "--force", "--grace-period=0", "--ignore-daemonsets", "--timeout=3s"),
 }
 each_shortcut = pytest.mark.parametrize("shortcut", SHORTCUTS.values(), ids=SHORTCUTS)
+
+
+TOLD = "gpu-1 is Ready: its kubelet answers, so its processes run"
+
+
+async def answers(bench: Bench, ready: str) -> None:
+    """Say what a node's kubelet says, or what is said of one that no longer says anything."""
+    conditions = [{"type": "Ready", "status": ready}]
+    await bench.patch(NODES, NODE, {"status": {"conditions": conditions}}, subresource="status")
 
 
 async def ended(bench: Bench) -> bool:
@@ -163,19 +173,30 @@ async def test_who_has_looked_says_why_and_is_warned(training: Bench, kubectl: K
 
 
 @pytest.mark.parametrize("ready", ["True", "Unknown"])
-async def test_who_declares_a_node_down_is_warned_while_it_answers(
+async def test_who_taints_a_node_out_of_service_is_warned_while_it_answers(
     ready: str, training: Bench, kubectl: Kubectl
 ) -> None:
-    conditions = [{"type": "Ready", "status": ready}]
-    await training.patch(NODES, NODE, {"status": {"conditions": conditions}}, subresource="status")
-    told = "gpu-1 is Ready: its kubelet answers, so its processes run"
+    if training.minor < OLD_TAINTS_SINCE:
+        pytest.skip(
+            "this API server may show webhooks a node's new taints as its old ones (CVE-2021-25735), so that"
+            " nothing tells that one was added: name one of 1.21 or later in KUBEBUILDER_ASSETS, such as"
+            " `setup-envtest use -p path` gets"
+        )
+    await answers(training, ready)
     taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
     ran = await kubectl("taint", "node", NODE, taint, "--dry-run=server")
     assert ran.code == 0
-    assert (told in ran.err) is (ready == "True")
+    assert (TOLD in ran.err) is (ready == "True")
+
+
+@pytest.mark.parametrize("ready", ["True", "Unknown"])
+async def test_who_deletes_a_node_is_warned_while_it_answers(
+    ready: str, training: Bench, kubectl: Kubectl
+) -> None:
+    await answers(training, ready)
     ran = await kubectl("delete", "node", NODE)
     assert ran.code == 0
-    assert (told in ran.err) is (ready == "True")
+    assert (TOLD in ran.err) is (ready == "True")
 
 
 async def test_while_the_guard_is_down_pods_come_and_go_and_a_shortcut_is_refused(
