@@ -138,6 +138,11 @@ async def test_on_a_healthy_node_the_kubelet_is_to_end_it(lost: Sandbox, guard: 
     )
 
 
+async def test_less_than_no_time_is_none(lost: Sandbox, guard: Guard) -> None:
+    reply = await sent(guard, evicted({"gracePeriodSeconds": -1}))
+    assert reply.response["status"]["reason"] == "RecordKept"
+
+
 async def test_labels_are_kept_and_no_retry_helps(lost: Sandbox, guard: Guard) -> None:
     relabelled = about_a_pod("UPDATE", old=objects.pod(), new=objects.pod(trainjob=None))
     status = (await sent(guard, relabelled)).response["status"]

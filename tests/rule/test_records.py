@@ -6,24 +6,30 @@ from tests import objects
 from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.readmission import Operation
 from webhook.rule.records import (
+    LABELS_OF_A_START,
     LABELS_THAT_FIND,
     RECORD_MAY_END_ANNOTATION,
     Ended,
     Kept,
+    OfATrainJob,
+    OfNoTrainJob,
     Way,
     deletes_at_once,
     judge,
     read_record,
     removes_records_of_a_running_node,
     ways_of_update,
+    whose,
 )
+from webhook.rule.starts import ANCESTOR_LABEL, JOBSET_UID_LABEL, TrainJobReference
 from webhook.rule.verdict import NodeState
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+LABELS = (*LABELS_THAT_FIND, *LABELS_OF_A_START)
 
 
 def pod(**given: Any) -> dict[str, Any]:
-    labels = {label: "x" for label in LABELS_THAT_FIND if "jobset-name" not in label}
+    labels = {label: "x" for label in LABELS if "jobset-name" not in label}
     return objects.pod(labels=labels | given.pop("labels", {}), **given)
 
 
@@ -48,16 +54,19 @@ def marked(grace: int) -> dict[str, Any]:
         (pod(phase=None), {"gracePeriodSeconds": 0}, True),
         (pod(), {}, False),
         (pod(), {"gracePeriodSeconds": None}, False),
+        (pod(), {"gracePeriodSeconds": -1}, True),
         (pod(), {"gracePeriodSeconds": 1}, False),
         (pod(), {"gracePeriodSeconds": 30}, False),
         (pod(phase="Succeeded"), {"gracePeriodSeconds": 0}, False),
         (pod(phase="Failed"), {"gracePeriodSeconds": 0}, False),
         (pod(node=None), {"gracePeriodSeconds": 0}, False),
         (graceless(0), {}, True),
+        (graceless(-1), {}, True),
         (graceless(0), {"gracePeriodSeconds": 5}, False),
         (graceless(30), {}, False),
         (graceless(None), {}, False),
         (marked(0), {}, True),
+        (marked(-1), {}, True),
         (marked(0), {"gracePeriodSeconds": 30}, True),
         (marked(30), {}, False),
     ],
@@ -81,16 +90,22 @@ def test_a_status_that_says_that_it_ended_ends_the_record(before: str | None, ph
     assert ways_of_update(pod(phase=phase), pod(phase=before)) == []
 
 
-@pytest.mark.parametrize("label", LABELS_THAT_FIND)
+@pytest.mark.parametrize("label", LABELS)
 def test_each_label_that_finds_a_pod_must_stay(label: str) -> None:
     before, without, other = pod(), pod(), pod()
     del without["metadata"]["labels"][label]
     other["metadata"]["labels"][label] = "other"
     assert ways_of_update(before, without) == [Way.LABELS]
     assert ways_of_update(before, other) == [Way.LABELS]
-    assert ways_of_update(without, before) == []
     without["metadata"]["labels"] = None
     assert ways_of_update(before, without) == [Way.LABELS]
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_what_lacks_a_label_of_a_start_is_of_another_and_is_not_given_it(label: str) -> None:
+    before, after = pod(), pod()
+    del before["metadata"]["labels"][label]
+    assert ways_of_update(before, after) == ([Way.LABELS] if label in LABELS_OF_A_START else [])
 
 
 def test_other_labels_annotations_and_a_status_that_goes_on_end_nothing() -> None:
@@ -124,6 +139,12 @@ def test_a_record_may_end_once_the_node_is_gone_or_out_of_service(way: Way) -> N
     assert judge(record, [way], tainted) == Ended("node gpu-1 is out of service")
 
 
+@pytest.mark.parametrize("way", Way)
+def test_a_node_that_is_out_of_service_and_yet_ready_is_not_down(way: Way) -> None:
+    node = objects.node(ready="True", taints=[OUT_OF_SERVICE])
+    assert judge(read_record(pod()), [way], node) == Kept(NodeState("True", out_of_service=True))
+
+
 def test_what_is_on_no_node_has_no_process_but_keeps_its_labels() -> None:
     record = read_record(pod(node=None))
     assert judge(record, [Way.STATUS], None) == Ended("it is on no node")
@@ -138,11 +159,24 @@ def test_what_is_on_no_node_has_no_process_but_keeps_its_labels() -> None:
         ("true", ""),
         ("", ""),
         ("gpu-2 is powered off", ""),
+        ("gpu-12 is powered off", ""),
+        ("big-gpu-1 is powered off", ""),
+        ("gpu-1.east is powered off", ""),
+        ("east.gpu-1 is powered off", ""),
+        ("I powered off gpu-1.", "I powered off gpu-1."),
+        ("off: GPU-1, gpu-2", "off: GPU-1, gpu-2"),
+        ("node/gpu-1", "node/gpu-1"),
+        ("gpu-1", "gpu-1"),
     ],
 )
 def test_a_reason_names_the_node_that_somebody_looked_at(annotation: str, reason: str) -> None:
     record = read_record(pod(annotations={RECORD_MAY_END_ANNOTATION: annotation}))
     assert record.reason_given == reason
+
+
+def test_the_name_of_a_node_is_no_pattern() -> None:
+    document = pod(node="a.b", annotations={RECORD_MAY_END_ANNOTATION: "a-b is off"})
+    assert read_record(document).reason_given == ""
 
 
 def test_without_a_node_there_is_none_to_name() -> None:
@@ -188,3 +222,60 @@ def test_who_declares_a_node_down_that_answers_is_warned(
 def test_what_is_no_pod_is_not_read_as_one(document: dict[str, Any]) -> None:
     with pytest.raises(UnreadableAnswerError):
         read_record(document)
+
+
+def jobset_of(labels: dict[str, str] | None = None, **given: Any) -> dict[str, Any]:
+    document = objects.jobset(**given)
+    document["metadata"]["uid"] = "x"
+    (replicated,) = document["spec"]["replicatedJobs"]
+    document["spec"]["replicatedJobs"] = [
+        replicated,
+        {**replicated, "template": {**replicated["template"], "metadata": {"labels": labels}}},
+    ]
+    return document
+
+
+BARE = objects.pod(labels={JOBSET_UID_LABEL: "x"})
+OF_TRAINER = {ANCESTOR_LABEL: "trainer"}
+TRAINJOB = objects.trainjob(metadata={"uid": "of-the-trainjob"})
+
+
+@pytest.mark.parametrize(
+    ("document", "jobset", "owner"),
+    [
+        pytest.param(BARE, jobset_of(), OfNoTrainJob(), id="a bare JobSet's"),
+        pytest.param(objects.pod(), jobset_of(), OfNoTrainJob(), id="of a JobSet that gives no uid"),
+        pytest.param(
+            BARE,
+            jobset_of(owner=TRAINJOB),
+            OfATrainJob(TrainJobReference(TRAINJOB["apiVersion"], "llama", "of-the-trainjob")),
+            id="a TrainJob's",
+        ),
+        pytest.param(BARE, None, OfATrainJob(None), id="the JobSet is gone"),
+        pytest.param(BARE, jobset_of(OF_TRAINER), OfATrainJob(None), id="Trainer's, which lost its owner"),
+        pytest.param(
+            objects.pod(labels={JOBSET_UID_LABEL: "y"}),
+            jobset_of(),
+            OfATrainJob(None),
+            id="of another JobSet of the name",
+        ),
+        pytest.param(
+            objects.pod(labels=objects.execution_labels()),
+            jobset_of(),
+            OfATrainJob(None),
+            id="of an execution",
+        ),
+    ],
+)
+def test_whose_pod_it_is(
+    document: dict[str, Any], jobset: dict[str, Any] | None, owner: OfATrainJob | OfNoTrainJob
+) -> None:
+    assert whose(read_record(document), jobset) == owner
+
+
+@pytest.mark.parametrize("replicated", ["a", ["a"], [{"template": []}], [{"template": {"metadata": "a"}}]])
+def test_what_is_no_jobset_is_not_read_as_a_bare_one(replicated: Any) -> None:
+    document = objects.jobset()
+    document["spec"]["replicatedJobs"] = replicated
+    with pytest.raises(UnreadableAnswerError):
+        whose(read_record(objects.pod()), document)

@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from tests import objects
 from webhook.rule.readmission import Operation
 from webhook.rule.records import (
+    LABELS_OF_A_START,
     LABELS_THAT_FIND,
     deletes_at_once,
     read_record,
@@ -58,8 +59,9 @@ def calls(
 
 
 PHASES = st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown", None])
-LABELS = st.dictionaries(st.sampled_from([*LABELS_THAT_FIND, "app"]), st.sampled_from(["a", "b"]), max_size=3)
-GRACE = st.sampled_from([None, 0, 1, 30])
+KEYS = st.sampled_from([*LABELS_THAT_FIND, *LABELS_OF_A_START, "app"])
+LABELS = st.dictionaries(KEYS, st.sampled_from(["a", "b"]), max_size=3)
+GRACE = st.sampled_from([None, -1, 0, 1, 30])
 
 
 @st.composite
@@ -97,6 +99,7 @@ def test_every_update_that_ends_a_record_calls_and_no_other(old: Document, new: 
     ("options", "called"),
     [
         ({"gracePeriodSeconds": 0}, True),
+        ({"gracePeriodSeconds": -1}, True),
         ({"gracePeriodSeconds": 1}, False),
         ({}, False),
         (None, False),

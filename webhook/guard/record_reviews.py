@@ -109,7 +109,7 @@ class RecordReviews:
             return unasked(request, "NoEnd")
         if type(grace) is not int:
             raise UnreadableAnswerError("the gracePeriodSeconds of the Eviction is no whole number")
-        if grace != 0:
+        if grace > 0:
             return unasked(request, "NoEnd")
         if not is_object_name(request.name):
             raise NotAReviewError("the eviction names no pod that there can be")

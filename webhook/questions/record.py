@@ -6,17 +6,16 @@ Reads the cluster within a deadline and leaves the decision to `webhook.rule.rec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from webhook.cluster import Cluster
 from webhook.questions.reads import attempt_read
-from webhook.rule.objects import name_of
 from webhook.rule.records import (
     Ended,
     Kept,
+    OfATrainJob,
+    OfNoTrainJob,
     Record,
     RecordVerdict,
     Untold,
@@ -24,8 +23,9 @@ from webhook.rule.records import (
     deletes_at_once,
     judge,
     read_record,
+    whose,
 )
-from webhook.rule.starts import TrainJobReference, owning_trainjob
+from webhook.rule.starts import TrainJobReference
 from webhook.rule.trainjob import is_label_value
 from webhook.rule.verdict import Failure
 
@@ -42,12 +42,12 @@ class RecordSubject:
 
 @dataclass(frozen=True, slots=True)
 class NotATrainJobsPod:
-    """The pod is of a JobSet that no TrainJob owns, of none at all, or is gone: nothing of ours."""
+    """The pod is of a JobSet that Trainer did not make, of none at all, or is gone: nothing of ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfATrainJobsPod:
-    """The pod is a TrainJob's, which is known unless its JobSet is gone or could not be read."""
+    """The pod is a TrainJob's; which, is known unless its JobSet is gone, orphaned or could not be read."""
 
     record: Record | None
     trainjob: TrainJobReference | None
@@ -75,12 +75,12 @@ async def ask_record(cluster: Cluster, subject: RecordSubject, *, seconds: float
         if not deletes_at_once(record, {"gracePeriodSeconds": 0}):
             return OfATrainJobsPod(record, None, Ended("it has ended already, or is on no node"))
     jobset, node = await asyncio.gather(
-        attempt("jobset", "reading the JobSet", _owner(cluster, subject.namespace, record.jobset_name)),
+        attempt("jobset", "reading the JobSet", _whose(cluster, subject.namespace, record)),
         attempt("node", "reading the node", _judged(cluster, record, list(subject.ways))),
     )
-    if isinstance(jobset, NotATrainJobsPod):
-        return jobset
-    trainjob = jobset.trainjob if isinstance(jobset, _Owner) else None
+    if isinstance(jobset, OfNoTrainJob):
+        return NotATrainJobsPod()
+    trainjob = jobset.trainjob if isinstance(jobset, OfATrainJob) else None
     if isinstance(node, Ended | Kept):
         # Whatever its owner: a record whose process is gone may end, and one that may run is kept.
         if isinstance(jobset, Failure) and isinstance(node, Kept):
@@ -90,25 +90,15 @@ async def ask_record(cluster: Cluster, subject: RecordSubject, *, seconds: float
     return OfATrainJobsPod(record, trainjob, Untold(failures))
 
 
-@dataclass(frozen=True, slots=True)
-class _Owner:
-    trainjob: TrainJobReference | None
-
-
 async def _record(cluster: Cluster, subject: RecordSubject) -> Record | None:
     document = await cluster.pod(subject.namespace, subject.name)
     return None if document is None else read_record(document)
 
 
-async def _owner(cluster: Cluster, namespace: str, jobset_name: str) -> _Owner | NotATrainJobsPod:
-    if not jobset_name or not is_label_value(jobset_name):
-        return NotATrainJobsPod()
-    document: Mapping[str, Any] | None = await cluster.jobset(namespace, jobset_name)
-    if document is None:
-        return _Owner(None)
-    name_of(document, "JobSet")
-    trainjob = owning_trainjob(document)
-    return NotATrainJobsPod() if trainjob is None else _Owner(trainjob)
+async def _whose(cluster: Cluster, namespace: str, record: Record) -> OfATrainJob | OfNoTrainJob:
+    if not record.jobset_name or not is_label_value(record.jobset_name):
+        return OfNoTrainJob()
+    return whose(record, await cluster.jobset(namespace, record.jobset_name))
 
 
 async def _judged(cluster: Cluster, record: Record, ways: list[Way]) -> Ended | Kept:

@@ -6,11 +6,10 @@ Reads the cluster within a deadline and leaves the decision to `webhook.rule`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from webhook.cluster import Cluster
 from webhook.cluster.client import Page
@@ -20,6 +19,7 @@ from webhook.rule.starts import (
     Job,
     OutOfDate,
     TrainJobReference,
+    is_made_by_trainer,
     jobs_of_other_starts,
     out_of_date,
     owning_trainjob,
@@ -64,12 +64,12 @@ class StartSubject:
 
 @dataclass(frozen=True, slots=True)
 class NotATrainJobs:
-    """The Job belongs to a JobSet that no TrainJob owns: nothing of ours."""
+    """The Job belongs to a JobSet that Trainer did not make: nothing of ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfATrainJob:
-    """The Job belongs to a TrainJob, which is known unless its JobSet is gone or could not be read."""
+    """The Job is a TrainJob's; which, is known unless its JobSet is gone, orphaned or could not be read."""
 
     trainjob: TrainJobReference | None
     verdict: Verdict | OutOfDate
@@ -104,7 +104,7 @@ async def _answered(
     jobset = await attempt("jobset", "reading the JobSet", _jobset(cluster, subject))
     if isinstance(jobset, Failure):
         return OfATrainJob(None, Unknown((jobset,)))
-    if jobset.document is not None and jobset.trainjob is None:
+    if not jobset.is_ours:
         return NotATrainJobs()
     if not subject.starts:
         return OfATrainJob(jobset.trainjob, Clear())
@@ -136,7 +136,7 @@ async def _answered(
 
 @dataclass(frozen=True, slots=True)
 class _JobSet:
-    document: Mapping[str, Any] | None
+    is_ours: bool
     uid: str
     trainjob: TrainJobReference | None
     out_of_date: OutOfDate | None
@@ -144,10 +144,11 @@ class _JobSet:
 
 async def _jobset(cluster: Cluster, subject: StartSubject) -> _JobSet:
     document = await cluster.jobset(subject.namespace, subject.job.jobset_name)
+    trainjob = None if document is None else owning_trainjob(document)
     return _JobSet(
-        document,
+        document is None or trainjob is not None or is_made_by_trainer(document),
         uid=text(part(document or {}, "metadata", "JobSet"), "uid", "JobSet"),
-        trainjob=None if document is None else owning_trainjob(document),
+        trainjob=trainjob,
         out_of_date=out_of_date(document, subject.job),
     )
 

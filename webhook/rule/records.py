@@ -7,6 +7,7 @@ has looked, in an annotation of the pod.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +15,15 @@ from typing import Any
 
 from webhook.rule.objects import UnreadableAnswerError, conditions_of, name_of, part, text
 from webhook.rule.readmission import Operation
-from webhook.rule.starts import JOBSET_UID_LABEL, RESTART_ATTEMPT_LABEL
+from webhook.rule.starts import (
+    JOB_NAME_LABEL,
+    JOB_UID_LABEL,
+    JOBSET_UID_LABEL,
+    RESTART_ATTEMPT_LABEL,
+    TrainJobReference,
+    is_made_by_trainer,
+    owning_trainjob,
+)
 from webhook.rule.trainjob import JOB_ID_LABEL, JOBSET_NAME_LABEL, SUBMISSION_LABEL
 from webhook.rule.verdict import OUT_OF_SERVICE_TAINT, TERMINAL_PHASES, Failure, NodeState, read_node_state
 
@@ -24,14 +33,14 @@ RECORD_MAY_END_ANNOTATION = "interlock.dispatch.phpboyscout.uk/record-may-end"
 KUBELETS = "system:nodes"
 """The group of those who may end the record of any pod: each ends those of its own node (NodeRestriction)."""
 
-LABELS_THAT_FIND = (
-    JOBSET_NAME_LABEL,
-    JOB_ID_LABEL,
-    SUBMISSION_LABEL,
-    JOBSET_UID_LABEL,
-    RESTART_ATTEMPT_LABEL,
-)
-"""The labels by which pods are found, and told to be of one start or another."""
+LABELS_OF_A_START = (JOBSET_UID_LABEL, RESTART_ATTEMPT_LABEL, JOB_NAME_LABEL, JOB_UID_LABEL)
+"""The labels by which pods are told to be of one start or another.
+
+What lacks one is of another start, so that giving it one hides it as taking one away does.
+"""
+
+LABELS_THAT_FIND = (JOBSET_NAME_LABEL, JOB_ID_LABEL, SUBMISSION_LABEL)
+"""The labels by which pods are found. Who gives a pod one it had not has it found: that is no loss."""
 
 
 class Way(StrEnum):
@@ -52,6 +61,8 @@ class Record:
     node: str
     terminal: bool
     jobset_name: str
+    jobset_uid: str
+    of_an_execution: bool
     may_end_because: str
     graceless: bool
     marked_without_grace: bool
@@ -60,9 +71,25 @@ class Record:
     def reason_given(self) -> str:
         """Why a person says that the record may end; empty unless it names the node.
 
-        A pod's template can have no such reason ready: it does not know the node.
+        A pod's template can have no such reason ready: it does not know the node. The name stands there for
+        itself: `gpu-12 is off` says nothing of `gpu-1`.
         """
-        return self.may_end_because if self.node and self.node in self.may_end_because else ""
+        if not self.node:
+            return ""
+        name = rf"(?<![a-z0-9.-]){re.escape(self.node)}(?![a-z0-9-]|\.[a-z0-9])"
+        return self.may_end_because if re.search(name, self.may_end_because, re.IGNORECASE) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class OfNoTrainJob:
+    """The pod is of a JobSet that somebody made without Trainer: nothing of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfATrainJob:
+    """The pod is a TrainJob's; of which, is not told where its JobSet is gone, or was orphaned."""
+
+    trainjob: TrainJobReference | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +124,19 @@ def read_record(pod: Mapping[str, Any]) -> Record:
     """
     metadata, spec = part(pod, "metadata", "pod"), part(pod, "spec", "pod")
     grace = spec.get("terminationGracePeriodSeconds")
+    marked = metadata.get("deletionGracePeriodSeconds")
+    labels = part(metadata, "labels", "pod")
     return Record(
         name=name_of(pod, "pod"),
         uid=text(metadata, "uid", "pod"),
         node=text(spec, "nodeName", "pod"),
         terminal=_phase(pod) in TERMINAL_PHASES,
-        jobset_name=text(part(metadata, "labels", "pod"), JOBSET_NAME_LABEL, "pod"),
+        jobset_name=text(labels, JOBSET_NAME_LABEL, "pod"),
+        jobset_uid=text(labels, JOBSET_UID_LABEL, "pod"),
+        of_an_execution=JOB_ID_LABEL in labels and SUBMISSION_LABEL in labels,
         may_end_because=text(part(metadata, "annotations", "pod"), RECORD_MAY_END_ANNOTATION, "pod"),
-        graceless=type(grace) is int and grace == 0,
-        marked_without_grace=metadata.get("deletionGracePeriodSeconds") == 0,
+        graceless=type(grace) is int and grace <= 0,
+        marked_without_grace=type(marked) is int and marked <= 0,
     )
 
 
@@ -122,7 +153,8 @@ def ways_of_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Way]:
     labels = part(part(old, "metadata", "pod"), "labels", "pod")
     after = part(part(new, "metadata", "pod"), "labels", "pod")
     ways = []
-    if any(label in labels and after.get(label) != labels[label] for label in LABELS_THAT_FIND):
+    lost = any(label in labels and after.get(label) != labels[label] for label in LABELS_THAT_FIND)
+    if lost or any(after.get(label) != labels.get(label) for label in LABELS_OF_A_START):
         ways.append(Way.LABELS)
     if _phase(new) in TERMINAL_PHASES:
         ways.append(Way.STATUS)
@@ -134,7 +166,7 @@ def deletes_at_once(record: Record, options: Mapping[str, Any]) -> bool:
 
     Grace 0 does, given or the pod's own (`CheckGracefulDelete` of the pod's strategy), of a pod that has a
     node and is not terminal; and any deletion of one that was marked with it before, and that a finalizer
-    held (`BeforeDelete`).
+    held (`BeforeDelete`). So does less than 0 where the API server does not make a second of it (1.20).
 
     Raises:
         UnreadableAnswerError: the grace period is no whole number.
@@ -142,15 +174,37 @@ def deletes_at_once(record: Record, options: Mapping[str, Any]) -> bool:
     grace = options.get("gracePeriodSeconds")
     if grace is not None and type(grace) is not int:
         raise UnreadableAnswerError("the gracePeriodSeconds of the DeleteOptions is no whole number")
-    at_once = record.marked_without_grace or (record.graceless if grace is None else grace == 0)
+    at_once = record.marked_without_grace or (record.graceless if grace is None else grace <= 0)
     return at_once and bool(record.node) and not record.terminal
+
+
+def whose(record: Record, jobset: Mapping[str, Any] | None) -> OfATrainJob | OfNoTrainJob:
+    """Whose pod this is, by the JobSet that has the name now; None where there is none.
+
+    Unless that JobSet shows that it is nobody's of ours the pod is a TrainJob's. A JobSet that is gone, or
+    that another one has taken the name of, cannot be asked any more. One that lost its owner (`kubectl delete
+    trainjob --cascade=orphan`, or a hand) runs on all the same, and shows what Trainer made it from.
+
+    Raises:
+        UnreadableAnswerError: the document is no JobSet.
+    """
+    if jobset is None:
+        return OfATrainJob(None)
+    uid = text(part(jobset, "metadata", "JobSet"), "uid", "JobSet")
+    trainjob = owning_trainjob(jobset)
+    if record.jobset_uid not in ("", uid):
+        return OfATrainJob(None)
+    if trainjob is None and not is_made_by_trainer(jobset) and not record.of_an_execution:
+        return OfNoTrainJob()
+    return OfATrainJob(trainjob)
 
 
 def judge(record: Record, ways: list[Way], node: Mapping[str, Any] | None) -> Ended | Kept:
     """Whether the record may end, by its node as it is now; None is one that is gone.
 
     Only where the pod has a node: a pod without one has no process. Its labels must stay all the same, for it
-    may get a node.
+    may get a node. A node that is tainted out of service and yet Ready is not down: its kubelet answers, and
+    ends what is deleted in the ordinary way; pod-GC, too, does nothing there (`gcTerminating`).
 
     Raises:
         UnreadableAnswerError: the document is no Node.
@@ -160,7 +214,7 @@ def judge(record: Record, ways: list[Way], node: Mapping[str, Any] | None) -> En
     state = read_node_state(node)
     if state.ready == "gone":
         return Ended(f"node {record.node} is gone")
-    if state.out_of_service:
+    if state.out_of_service and state.ready != "True":
         return Ended(f"node {record.node} is out of service")
     return Kept(state)
 

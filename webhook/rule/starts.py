@@ -31,6 +31,9 @@ RESTART_ATTEMPT_LABEL = "jobset.sigs.k8s.io/restart-attempt"
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 JOB_UID_LABEL = "batch.kubernetes.io/controller-uid"
 
+ANCESTOR_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
+"""What a Job template of Trainer's runtimes stands for (Trainer's `pkg/constants`); a JobSet keeps it."""
+
 JOBSET_GROUP, JOBSET_KIND = "jobset.x-k8s.io", "JobSet"
 
 POD_REPLACEMENT_ANNOTATION = "interlock.dispatch.phpboyscout.uk/pod-replacement"
@@ -131,7 +134,7 @@ def read_job(document: Mapping[str, Any]) -> Job:
             job_uid=uid,
         ),
         replacement=text(spec, "podReplacementPolicy", "Job"),
-        pods_without_grace=type(grace) is int and grace == 0,
+        pods_without_grace=type(grace) is int and grace <= 0,
         execution=_execution(pod_labels),
         replacement_wish=text(part(metadata, "annotations", "Job"), POD_REPLACEMENT_ANNOTATION, "Job"),
     )
@@ -186,6 +189,22 @@ def owning_trainjob(jobset: Mapping[str, Any]) -> TrainJobReference | None:
         if api_version.partition("/")[0] == GROUP and text(owner, "kind", "JobSet") == KIND:
             return TrainJobReference(api_version, text(owner, "name", "JobSet"), text(owner, "uid", "JobSet"))
     return None
+
+
+def is_made_by_trainer(jobset: Mapping[str, Any]) -> bool:
+    """Whether a Job template of the JobSet has Trainer's mark: it stays when the owner is lost.
+
+    An owner is lost when a TrainJob is deleted with `--cascade=orphan`, and to a hand. What JobSet makes Jobs
+    from cannot be changed (its webhook holds `replicatedJobs` immutable).
+
+    Raises:
+        UnreadableAnswerError: the document is no JobSet.
+    """
+    replicated = part(jobset, "spec", "JobSet").get("replicatedJobs") or []
+    if not isinstance(replicated, list) or not all(isinstance(one, dict) for one in replicated):
+        raise UnreadableAnswerError("the replicatedJobs of a JobSet are no list of objects")
+    templates = (part(part(one, "template", "JobSet"), "metadata", "JobSet") for one in replicated)
+    return any(ANCESTOR_LABEL in part(template, "labels", "JobSet") for template in templates)
 
 
 def out_of_date(jobset: Mapping[str, Any] | None, job: Job) -> OutOfDate | None:

@@ -7,7 +7,7 @@ request.
 
 from __future__ import annotations
 
-from webhook.rule.records import KUBELETS, LABELS_THAT_FIND
+from webhook.rule.records import KUBELETS, LABELS_OF_A_START, LABELS_THAT_FIND
 from webhook.rule.trainjob import is_qualified_name
 
 
@@ -75,6 +75,7 @@ def of_records() -> list[dict[str, str]]:
         f"request.operation == 'DELETE' && {_at_once()}",
         f"{updated} && {_has_ended('object')}",
         *(f"{updated} && {_lost(label)}" for label in LABELS_THAT_FIND),
+        *(f"{updated} && !({_same(label)})" for label in LABELS_OF_A_START),
     ]
     return [
         _not_a_kubelet(),
@@ -86,7 +87,7 @@ def of_records() -> list[dict[str, str]]:
 def of_evictions() -> list[dict[str, str]]:
     """Return the conditions that let through an eviction that gives its pod no time."""
     grace = "object.deleteOptions.gracePeriodSeconds"
-    expression = f"has(object.deleteOptions) && has({grace}) && {grace} == 0"
+    expression = f"has(object.deleteOptions) && has({grace}) && {grace} <= 0"
     return [_not_a_kubelet(), {"name": "gives-no-time", "expression": expression}]
 
 
@@ -119,9 +120,9 @@ def _at_once() -> str:
     given = "request.options.gracePeriodSeconds"
     own = "oldObject.spec.terminationGracePeriodSeconds"
     has_given = f"has(request.options) && has({given})"
-    at_once = f"{has_given} && {given} == 0 || !({has_given}) && has({own}) && {own} == 0"
+    at_once = f"{has_given} && {given} <= 0 || !({has_given}) && has({own}) && {own} <= 0"
     marked = "oldObject.metadata.deletionGracePeriodSeconds"
-    at_once = f"{at_once} || has({marked}) && {marked} == 0"
+    at_once = f"{at_once} || has({marked}) && {marked} <= 0"
     return f"has(oldObject.spec) && has(oldObject.spec.nodeName) && ({at_once})"
 
 
@@ -129,3 +130,10 @@ def _lost(label: str) -> str:
     present = f"has({{0}}.metadata.labels) && '{label}' in {{0}}.metadata.labels".format
     same = f"object.metadata.labels['{label}'] == oldObject.metadata.labels['{label}']"
     return f"{present('oldObject')}\n   && !({present('object')} && {same})"
+
+
+def _same(label: str) -> str:
+    present = f"has({{0}}.metadata.labels) && '{label}' in {{0}}.metadata.labels".format
+    value = f"{{0}}.metadata.labels['{label}']".format
+    before, after = present("oldObject"), present("object")
+    return f"{before} ? {after} && {value('object')} == {value('oldObject')} : !({after})"
