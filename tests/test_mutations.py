@@ -412,6 +412,21 @@ PARTS = [
         f"{START_CONDITIONS}::test_what_could_start_pods_is_sent_to_the_guard",
     ),
     Part(
+        "a runtime patch without A calls no guard",
+        "webhook/telling/conditions.py",
+        """where=lambda template: _holds(template, key)""",
+        '''where=lambda template: "true"''',
+        "tests/guard/test_without_a_guard.py::test_an_entry_that_kueue_emptied_is_empty",
+    ),
+    Part(
+        "A that is written into a runtime patch calls the guard",
+        "webhook/telling/conditions.py",
+        """where=lambda template: _holds(template, key)""",
+        '''where=lambda template: "false"''',
+        "tests/telling/test_match_conditions.py::"
+        "test_no_update_that_admits_or_is_a_bad_request_escapes_the_guard",
+    ),
+    Part(
         "a Job that is un-suspended calls the guard",
         "webhook/telling/conditions.py",
         """f"request.operation == 'CREATE'\\n|| {_suspended('oldObject')} && !""",

@@ -9,6 +9,7 @@ import pytest
 from celpy.adapter import json_to_cel
 from hypothesis import given, settings, strategies as st
 
+from tests import objects
 from webhook.rule.readmission import NoAdmission, Operation, detect
 from webhook.rule.trainjob import DEFAULT_A_KEY, read_trainjob
 from webhook.telling import conditions
@@ -67,6 +68,9 @@ def state(spec: dict[str, Any]) -> str:
     return "suspended" if spec["suspend"] else "running"
 
 
+EMPTIED = {"manager": "kueue", "trainingRuntimeSpec": {"template": {"spec": {}}}}
+"""What Kueue leaves of its entry when it evicts."""
+
 SUSPENDED = {"suspend": True}
 RUNNING = {"suspend": False}
 
@@ -97,7 +101,7 @@ RUNNING = {"suspend": False}
         ),
         *(
             pytest.param(
-                trainjob(spec=spec | before), trainjob(spec=spec | after), id=f"{what}, {state(spec)}"
+                trainjob(spec=before | spec), trainjob(spec=after | spec), id=f"{what}, {state(spec)}"
             )
             for spec in (SUSPENDED, RUNNING)
             for what, before, after in (
@@ -107,6 +111,15 @@ RUNNING = {"suspend": False}
                     "another patch",
                     {"runtimePatches": [patch(**a(1))]},
                     {"runtimePatches": [patch(**a(1)), patch("other", **a(2))]},
+                ),
+                *(
+                    (
+                        f"A raised in {place}",
+                        objects.trainjob(**objects.a_in(place, 1))["spec"],
+                        objects.trainjob(**objects.a_in(place, 2))["spec"],
+                    )
+                    for place in objects.A_PLACES
+                    if not place.startswith("metadata.")
                 ),
             )
         ),
@@ -153,6 +166,22 @@ def test_what_could_admit_an_execution_is_sent_to_the_guard(
             trainjob(spec=RUNNING | {"runtimePatches": [patch(**a(1))]}),
             trainjob(spec=SUSPENDED),
             id="suspended and its patches removed",
+        ),
+        *(
+            pytest.param(
+                trainjob(spec=spec | {"runtimePatches": before}),
+                trainjob(spec=spec | {"runtimePatches": after}),
+                id=f"{what}, {state(spec)}",
+            )
+            for spec in (SUSPENDED, RUNNING)
+            for what, before, after in (
+                ("a patch without A added", [patch(**a(1))], [patch(**a(1)), patch("other", note="x")]),
+                ("a patch without A changed", [patch(note="x")], [patch(note="y")]),
+                ("A taken out of a patch", [patch(**a(1), note="x")], [patch(note="x")]),
+                ("a patch emptied", [patch(**a(1)), patch("kueue", **a(2))], [patch(**a(1)), EMPTIED]),
+                ("a patch removed", [patch(**a(1)), patch("kueue", **a(2))], [patch(**a(1))]),
+                ("patches in another order", [patch(**a(1)), patch("b")], [patch("b"), patch(**a(1))]),
+            )
         ),
     ],
 )

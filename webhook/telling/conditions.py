@@ -7,6 +7,8 @@ request.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from webhook.rule.records import KUBELETS, LABELS_OF_A_START, LABELS_THAT_FIND
 from webhook.rule.trainjob import is_qualified_name
 
@@ -15,18 +17,18 @@ def of_trainjobs(a_key: str) -> list[dict[str, str]]:
     """Return the CEL conditions that let through whatever could be a re-admission.
 
     They ask for more than `webhook.rule.readmission` finds, never less, so that writes that admit nothing
-    don't depend on the guard. Every optional field stands behind `has()`: under failurePolicy Fail a
-    condition that errs rejects the request. API servers older than 1.27 drop them and have every write
-    reviewed.
+    don't depend on the guard: of the runtime patches, only one that was not there like this before and holds
+    the key of A. API servers older than 1.27 drop the conditions and have every write reviewed.
 
     Raises ValueError when `a_key` can't be a label key.
     """
-    # A valid key holds neither a quote nor a backslash: nothing in it can end the CEL string.
-    if not is_qualified_name(a_key):
-        raise ValueError(f"{a_key!r} can't be the key of A: it is no Kubernetes label key")
+    key = _quoted(a_key)
+    patch_writes_a = _some_patch(
+        "object", unlike_in="oldObject", where=lambda template: _holds(template, key)
+    )
     ways = [
         f"!({_suspended('object')})\n   && (request.operation == 'CREATE' || {_suspended('oldObject')})",
-        f"request.operation == 'UPDATE' && {_patches_changed()}",
+        f"request.operation == 'UPDATE' && {patch_writes_a}",
         f"request.operation == 'UPDATE' && {_written('annotations', a_key)}",
         f"request.operation == 'UPDATE' && {_written('labels', a_key)}",
     ]
@@ -39,11 +41,39 @@ def _suspended(variable: str) -> str:
     return f"has({spec}) && has({spec}.suspend) && {spec}.suspend == true"
 
 
-def _patches_changed() -> str:
+def _quoted(a_key: str) -> str:
+    # A valid key holds neither a quote nor a backslash: nothing in it can end the CEL string.
+    if not is_qualified_name(a_key):
+        raise ValueError(f"{a_key!r} can't be the key of A: it is no Kubernetes label key")
+    return f"'{a_key}'"
+
+
+def _some_patch(variable: str, *, unlike_in: str, where: Callable[[str], str]) -> str:
+    """Whether a runtime patch without an equal in the other object has a template of which `where` is true.
+
+    The templates are those that `webhook.rule.trainjob` reads. Trainer's CRD allows 16 patches of 100
+    replicated Jobs: some ten thousand steps of the millions that the API server grants.
+    """
     present = "has({0}.spec) && has({0}.spec.runtimePatches)".format
+    return f"""{present(variable)}
+   && {variable}.spec.runtimePatches.exists(patch,
+     !({present(unlike_in)} && patch in {unlike_in}.spec.runtimePatches)
+     && has(patch.trainingRuntimeSpec) && has(patch.trainingRuntimeSpec.template)
+     && [patch.trainingRuntimeSpec.template].exists(jobset,
+       {where("jobset")}
+       || has(jobset.spec) && has(jobset.spec.replicatedJobs) && jobset.spec.replicatedJobs.exists(job,
+         has(job.template) && ({where("job.template")}
+         || has(job.template.spec) && has(job.template.spec.template)
+         && {where("job.template.spec.template")}))))"""
+
+
+def _holds(template: str, key: str, of_value: Callable[[str], str] | None = None) -> str:
+    """Whether the metadata of a template hold the key, as an annotation or as a label."""
+    value = f"{template}.metadata[field][{key}]"
+    and_value = "" if of_value is None else f" && {of_value(value)}"
     return (
-        f"{present('object')}\n   && !({present('oldObject')}"
-        " && object.spec.runtimePatches == oldObject.spec.runtimePatches)"
+        f"has({template}.metadata) && ['annotations', 'labels'].exists(field,"
+        f" field in {template}.metadata && {key} in {template}.metadata[field]{and_value})"
     )
 
 
