@@ -73,7 +73,20 @@ RESOURCES = (
     _core("configmaps", "ConfigMap", "cm"),
     _core("serviceaccounts", "ServiceAccount", "sa", returns_deleted=True),
     Resource("batch", ("v1",), "jobs", "Job", has_status=True, has_generation=True),
+    Resource("apps", ("v1",), "deployments", "Deployment", has_status=True, has_generation=True),
     Resource("coordination.k8s.io", ("v1",), "leases", "Lease", needs_version=True),
+    Resource("discovery.k8s.io", ("v1",), "endpointslices", "EndpointSlice", has_generation=True),
+    Resource(
+        "apiextensions.k8s.io",
+        ("v1",),
+        "customresourcedefinitions",
+        "CustomResourceDefinition",
+        namespaced=False,
+        short_names=("crd", "crds"),
+        has_status=True,
+        has_generation=True,
+        needs_version=True,
+    ),
     *(
         Resource(
             "admissionregistration.k8s.io",
@@ -95,6 +108,7 @@ RESOURCES = (
         namespaced=False,
         has_status=False,
     ),
+    _custom("trainer.kubeflow.org", "v1alpha1", "trainingruntimes", "TrainingRuntime", has_status=False),
     _custom("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet"),
     _custom(*_KUEUE, "workloads", "Workload", "kwl", "kueueworkload", "kueueworkloads"),
     _custom(*_KUEUE, "admissionchecks", "AdmissionCheck", "ac", namespaced=False),

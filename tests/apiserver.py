@@ -83,9 +83,10 @@ def assets_or_skip() -> Path:
 
 
 def shared_or_own_crds() -> list[Path]:
-    """The upstream CRDs where they lie in `shared/crds` beside this repository, else our own."""
+    """The upstream CRDs where they lie in `shared/crds` beside this repository, and our own of the others."""
     shared = sorted((TESTS.parent.parent / "shared" / "crds").glob("*.yaml"))
-    return shared or own_crds()
+    there = {path.stem.rpartition("_")[2] for path in shared}
+    return [*shared, *(path for path in own_crds() if path.stem not in there)]
 
 
 def own_crds() -> list[Path]:

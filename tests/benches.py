@@ -26,6 +26,7 @@ from sandbox.controllers.kinds import (
     LOCAL_QUEUES,
     NODES,
     PODS,
+    RUNTIMES as CLUSTER_RUNTIMES,
     TRAINJOBS,
     WORKLOADS,
     Kind,
@@ -59,6 +60,12 @@ MUTATING_WEBHOOKS = Kind(
     "mutatingwebhookconfigurations",
     namespaced=False,
 )
+DEPLOYMENTS = Kind("apps", "v1", "Deployment", "deployments")
+ENDPOINT_SLICES = Kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
+OLDER_ENDPOINT_SLICES = Kind("discovery.k8s.io", "v1beta1", "EndpointSlice", "endpointslices")
+"""Of API servers before 1.21."""
+RUNTIMES = Kind("trainer.kubeflow.org", "v1alpha1", "TrainingRuntime", "trainingruntimes")
+SECRETS = Kind("", "v1", "Secret", "secrets")
 LEASES = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 CLUSTER_ROLES = Kind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", namespaced=False)
 CLUSTER_ROLE_BINDINGS = Kind(
@@ -70,11 +77,12 @@ KINDS = {
         *(PODS, NODES, JOBS, JOBSETS, TRAINJOBS, NAMESPACES, WEBHOOKS, MUTATING_WEBHOOKS),
         *(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS),
         *(WORKLOADS, ADMISSION_CHECKS, CLUSTER_QUEUES, LOCAL_QUEUES, LEASES),
+        *(RUNTIMES, CLUSTER_RUNTIMES, DEPLOYMENTS, ENDPOINT_SLICES, SECRETS),
     )
 }
 CLEARED = (
     *(WEBHOOKS, MUTATING_WEBHOOKS, LEASES, WORKLOADS, LOCAL_QUEUES, CLUSTER_QUEUES, ADMISSION_CHECKS),
-    *(TRAINJOBS, JOBSETS, JOBS, PODS, NODES, EVENTS),
+    *(DEPLOYMENTS, TRAINJOBS, JOBSETS, RUNTIMES, CLUSTER_RUNTIMES, JOBS, PODS, NODES, EVENTS),
 )
 
 GUARD = "system:serviceaccount:trainjob-interlock:trainjob-interlock"

@@ -41,6 +41,9 @@ class VerbSettings(BaseSettings):
     a_key: Annotated[str, AfterValidator(_qualified)] = Field(
         DEFAULT_A_KEY, description="Annotation or label that holds A, the admission number."
     )
+    webhook_configuration: Annotated[str, AfterValidator(_object_name)] = Field(
+        "trainjob-interlock", description="Name of the webhook configurations that doctor looks at."
+    )
 
 
 class Settings(BaseSettings):
@@ -48,9 +51,7 @@ class Settings(BaseSettings):
 
     model_config = _FROM_ENVIRONMENT
 
-    host: str | None = Field(
-        None, description="Address to listen on; without it all of them, of both families: IPv4 and IPv6."
-    )
+    host: str = Field("0.0.0.0", description="Address to listen on; `::` for IPv6.")  # noqa: S104
     port: int = Field(9443, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     url: str | None = Field(
         None,
@@ -124,9 +125,7 @@ class KueueSettings(BaseSettings):
 
     model_config = _FROM_ENVIRONMENT
 
-    host: str | None = Field(
-        None, description="Address of the probes and the metrics; without it all, of both families."
-    )
+    host: str = Field("0.0.0.0", description="Address of the probes and the metrics.")  # noqa: S104
     port: int = Field(8081, ge=0, le=65535, description="Port of the probes and the metrics; 0: a free one.")
     kubeconfig: str | None = Field(None, description="kubeconfig; without it, in a pod, its ServiceAccount.")
     context: str | None = Field(None, description="Context of the kubeconfig.")

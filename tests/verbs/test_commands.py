@@ -16,6 +16,7 @@ from sandbox import Sandbox
 from sandbox.controllers.kinds import JOBSETS, NODES, PODS, TRAINJOBS
 from tests import objects
 from tests.benches import EVENTS, PEOPLE, Bench, until
+from tests.diagnosis.clusters import sound
 from tests.programs import Ran, run
 from tests.repository import REPOSITORY
 
@@ -554,7 +555,10 @@ async def test_the_roles_for_people_hold_what_the_verbs_ask_and_no_more(
     sandbox.put(objects.trainjob(namespace="default"))
     sandbox.put(objects.pod(namespace="default"))
     sandbox.requests.clear()
-    for arguments in (("inspect", "llama"), ("find", "-A"), ("ceased", "llama")):
+    for document in (*sound().definitions, *sound().documents):
+        sandbox.put(document)
+    sandbox.requests.clear()
+    for arguments in (("inspect", "llama"), ("find", "-A"), ("ceased", "llama"), ("doctor",)):
         await interlock(*arguments)
     viewed = {(asked.group, asked.resource, asked.verb) for asked in sandbox.requests}
     assert viewed == granted(VIEWER)

@@ -22,7 +22,6 @@ from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.credentials import Caller
 from webhook.cluster.deadline import within
 from webhook.cluster.leadership import Leadership, identity
-from webhook.listening import listen
 from webhook.metrics import PATH as METRICS_PATH, scraped
 from webhook.settings import KueueSettings
 
@@ -114,8 +113,8 @@ async def _probes(settings: KueueSettings, cluster: Cluster, metrics: CheckMetri
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_PROBE_SECONDS)
     await runner.setup()
     try:
-        host, port = await listen(runner, settings.host, settings.port)
-        _log.info("listening", host=host, port=port)
+        await web.TCPSite(runner, settings.host, settings.port).start()
+        _log.info("listening", host=settings.host, port=runner.addresses[0][1])
         yield
     finally:
         await runner.cleanup()

@@ -108,7 +108,15 @@ class Client:
         Raises:
             ReadFailedError: there is no readable answer.
         """
-        return (await self._preferred_versions(self._discovery())).get(group)
+        return (await self.preferred_versions()).get(group)
+
+    async def preferred_versions(self) -> dict[str, str]:
+        """The version of each API group that the API server prefers.
+
+        Raises:
+            ReadFailedError: there is no readable answer.
+        """
+        return await self._preferred_versions(self._discovery())
 
     async def served_versions(self, group: str) -> frozenset[str]:
         """The versions of an API group that the API server serves; none when it does not serve the group.

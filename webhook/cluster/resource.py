@@ -113,6 +113,21 @@ JOBSETS = Resource(JOBSET_GROUP, JOBSET_VERSION, "jobsets", "JobSet")
 TRAINJOBS = Resource(trainjob.GROUP, "v1alpha1", trainjob.RESOURCE, trainjob.KIND)
 WORKLOADS = Resource(KUEUE_GROUP, "v1beta2", "workloads", "Workload")
 ADMISSION_CHECKS = Resource(KUEUE_GROUP, "v1beta2", "admissionchecks", "AdmissionCheck", namespaced=False)
+LOCAL_QUEUES = Resource(KUEUE_GROUP, "v1beta2", "localqueues", "LocalQueue")
+CLUSTER_QUEUES = Resource(KUEUE_GROUP, "v1beta2", "clusterqueues", "ClusterQueue", namespaced=False)
+RUNTIMES = Resource(trainjob.GROUP, "v1alpha1", "trainingruntimes", "TrainingRuntime")
+CLUSTER_RUNTIMES = Resource(
+    trainjob.GROUP, "v1alpha1", "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False
+)
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
+ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+DEFINITIONS = Resource(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    namespaced=False,
+)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 VALIDATING_WEBHOOK_CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io",

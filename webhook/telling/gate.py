@@ -174,14 +174,14 @@ def _unasked(webhook: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
         combinations = product(rule["operations"], rule["resources"], rule["apiGroups"], rule["apiVersions"])
         in_scope = [one for one in rules if one.get("scope", "*") in {"*", rule["scope"]}]
         for operation, resource, group, version in combinations:
-            asked = any(_covers(one, operation, resource, group, version) for one in in_scope)
+            asked = any(covers(one, operation, resource, group, version) for one in in_scope)
             if not asked:
                 missing.append(f"{operation} of {resource}{f'.{group}' if group else ''}")
     return list(dict.fromkeys(missing))
 
 
-def _covers(rule: Mapping[str, Any], operation: str, resource: str, group: str, version: str) -> bool:
-    """Whether a rule of the right scope asks about it (admissionregistration/v1, `Rule`)."""
+def covers(rule: Mapping[str, Any], operation: str, resource: str, group: str, version: str) -> bool:
+    """Whether a rule of the right scope asks about it (admissionregistration.k8s.io/v1, `Rule`)."""
     base, _, subresource = resource.partition("/")
     wider = {"*/*", f"*/{subresource}", f"{base}/*"} if subresource else {"*", "*/*"}
     return (

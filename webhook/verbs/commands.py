@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -19,16 +20,20 @@ from webhook.cluster import Cluster
 from webhook.rule.trainjob import GROUP
 from webhook.rule.verdict import Unknown
 from webhook.telling.report import table
-from webhook.verbs import admitting, errors, finding, looking, terminal
+from webhook.verbs import admitting, errors, examining, finding, looking, terminal
 from webhook.verbs.ending import ExitCode, Told, run
 from webhook.verbs.options import (
     SINGULAR,
+    CertificateSecret,
+    Configuration,
     Everywhere,
     Format,
     Name,
+    NamespaceOnly,
     Output,
     Target,
     Timeout,
+    TryIn,
     Wait,
     aimed,
     duration,
@@ -174,6 +179,37 @@ def release(
             after = f"{timeout}s" if timeout and timeout.isdecimal() else timeout
             sentence = f"timed out after {after}: {waiting.sentence}; nothing was written"
             return Told(ExitCode.NOT_NOW, notes=(f"interlock: {sentence}",))
+
+    run(target.connect(), told)
+
+
+@commands.command()
+@partial(aimed, namespace=NamespaceOnly)
+def doctor(
+    *,
+    target: Target,
+    try_in: TryIn = None,
+    certificate_secret: CertificateSecret = None,
+    webhook_configuration: Configuration = None,
+    output: Output = None,
+) -> None:
+    """Is this cluster safe, and would the guard be called? One line for each finding, the worst first.
+
+    Exit code 0: sound; 1: findings; 2: none, but not everything could be seen. It writes nothing.
+    """
+    wish = examining.Wish(
+        namespace=target.namespace,
+        configuration=webhook_configuration or target.webhook_configuration,
+        a_key=target.a_key,
+        try_in=try_in,
+        secret=certificate_secret,
+    )
+
+    async def told(cluster: Cluster) -> Told:
+        diagnosis = await examining.examine(cluster, wish)
+        code = {True: ExitCode.DONE, False: ExitCode.NOT_NOW, None: ExitCode.CANNOT_TELL}[diagnosis.sound]
+        out = "\n".join(diagnosis.lines) if output is None else _document(diagnosis.document, output)
+        return Told(code, out, is_data=True)
 
     run(target.connect(), told)
 

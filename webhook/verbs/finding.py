@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from webhook.cluster import Cluster
@@ -56,20 +56,38 @@ async def find(
 
 
 @dataclass(slots=True)
-class _Remaining:
+class Remaining:
     """Remaining pods by what they carry: the JobSet's name, and the execution's labels."""
 
-    by_name: dict[tuple[str, str], dict[str, RemainingPod]]
-    by_execution: dict[tuple[str, Execution], dict[str, RemainingPod]]
+    by_name: dict[tuple[str, str], dict[str, RemainingPod]] = field(default_factory=dict)
+    by_execution: dict[tuple[str, Execution], dict[str, RemainingPod]] = field(default_factory=dict)
 
-    def take(self, namespace: str, labels: Mapping[str, Any], pod: RemainingPod) -> None:
+    def take(self, item: Mapping[str, Any]) -> None:
+        """Keep a pod, if it remains."""
+        for pod in read_remaining_pods([item]):
+            metadata = item["metadata"]
+            self._take(metadata.get("namespace", ""), metadata.get("labels") or {}, pod)
+
+    def found(self, document: Mapping[str, Any], *, a_key: str) -> Found | None:
+        """The TrainJob, if it is not running and pods of it remain."""
+        try:
+            trainjob = read_trainjob(document, a_key=a_key)
+        except UnreadableTrainJobError:
+            return None
+        state = state_of(document, trainjob)
+        pods = self._of(trainjob.namespace, trainjob)
+        if state is State.RUNNING or not pods:
+            return None
+        return Found(trainjob.namespace, trainjob.name, state, trainjob.a, pods)
+
+    def _take(self, namespace: str, labels: Mapping[str, Any], pod: RemainingPod) -> None:
         if name := labels.get(JOBSET_NAME_LABEL):
             self.by_name.setdefault((namespace, name), {})[pod.name] = pod
         if JOB_ID_LABEL in labels and SUBMISSION_LABEL in labels:
             execution = Execution(labels[JOB_ID_LABEL], labels[SUBMISSION_LABEL])
             self.by_execution.setdefault((namespace, execution), {})[pod.name] = pod
 
-    def of(self, namespace: str, trainjob: TrainJob) -> tuple[RemainingPod, ...]:
+    def _of(self, namespace: str, trainjob: TrainJob) -> tuple[RemainingPod, ...]:
         pods = dict(self.by_name.get((namespace, trainjob.name), {}))
         for (where, execution), carrying in self.by_execution.items():
             if where == namespace and (
@@ -79,23 +97,16 @@ class _Remaining:
         return tuple(pods[name] for name in sorted(pods))
 
 
+REMAINING_SELECTORS = (JOBSET_NAME_LABEL, f"{JOB_ID_LABEL},{SUBMISSION_LABEL}")
+"""What pods of any TrainJob carry: one list for each."""
+
+
 async def _find(trainjobs: TrainJobs, namespace: str | None, a_key: str) -> list[Found]:
-    remaining = _Remaining({}, {})
-    for labels in (JOBSET_NAME_LABEL, f"{JOB_ID_LABEL},{SUBMISSION_LABEL}"):
+    remaining = Remaining()
+    for labels in REMAINING_SELECTORS:
         async with aclosing(trainjobs.pods(namespace, labels=labels)) as pods:
             async for item in pods:
-                for pod in read_remaining_pods([item]):
-                    metadata = item["metadata"]
-                    remaining.take(metadata.get("namespace", ""), metadata.get("labels") or {}, pod)
-    found = []
+                remaining.take(item)
     async with aclosing(trainjobs.every(namespace)) as documents:
-        async for document in documents:
-            try:
-                trainjob = read_trainjob(document, a_key=a_key)
-            except UnreadableTrainJobError:
-                continue
-            state = state_of(document, trainjob)
-            pods_left = remaining.of(trainjob.namespace, trainjob)
-            if state is not State.RUNNING and pods_left:
-                found.append(Found(trainjob.namespace, trainjob.name, state, trainjob.a, pods_left))
-    return sorted(found, key=lambda one: (one.namespace, one.name))
+        found = [remaining.found(document, a_key=a_key) async for document in documents]
+    return sorted(filter(None, found), key=lambda one: (one.namespace, one.name))

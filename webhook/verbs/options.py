@@ -46,6 +46,7 @@ class Target:
     namespace: str | None
     a_key: str
     impersonation: Impersonation
+    webhook_configuration: str
 
     def namespace_in(self, cluster: Cluster) -> str:
         """The namespace that was named, or that of the kubeconfig's context."""
@@ -132,6 +133,37 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait until nothing remains, 
 Timeout = Annotated[
     str | None, typer.Option(callback=_seconds, help="The longest wait, as 90s or 5m; default: no end.")
 ]
+NamespaceOnly = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        callback=_namespace,
+        is_eager=True,
+        help="TrainJobs and theirs of this one only; default: all.",
+    ),
+]
+Configuration = Annotated[
+    str | None,
+    typer.Option("--webhook-configuration", metavar="NAME", help="Default: trainjob-interlock."),
+]
+TryIn = Annotated[
+    str | None,
+    typer.Option(
+        "--try-in",
+        metavar="NAMESPACE",
+        callback=_namespace,
+        help="Have the guard asked: a dry run there that it denies.",
+    ),
+]
+CertificateSecret = Annotated[
+    str | None,
+    typer.Option(
+        "--certificate-secret",
+        metavar="NAME",
+        help="Look at the certificate in this Secret of the guard's.",
+    ),
+]
 Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="In all namespaces.")]
 
 
@@ -157,6 +189,7 @@ def target_of(
         namespace,
         settings.a_key,
         Impersonation(as_ or "", as_uid or "", tuple(as_group or ())),
+        settings.webhook_configuration,
     )
 
 
@@ -168,9 +201,13 @@ def _options(of: Callable[..., Any]) -> dict[str, Parameter]:
 _TARGETS = _options(target_of)
 
 
-def aimed(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say where it acts, and as whom, in place of its `target`."""
-    options = {name: option for name, option in _options(command).items() if name != "target"} | _TARGETS
+def aimed(command: Callable[..., None], *, namespace: Any = Namespace) -> Callable[..., None]:
+    """Give a command the options that say where it acts, and as whom, in place of its `target`.
+
+    `namespace` is what its `--namespace` means, where that is not what it means to the others.
+    """
+    targets = _TARGETS | {"namespace": _TARGETS["namespace"].replace(annotation=namespace)}
+    options = {name: option for name, option in _options(command).items() if name != "target"} | targets
 
     @wraps(command)
     def aiming(**given: Any) -> None:
