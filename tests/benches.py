@@ -219,11 +219,11 @@ class Bench:
             "spec": {"suspend": False, "runtimeRef": {"name": "rt"}},
         }
         await until(partial(self._refused, TRAINJOBS, probe, "webhook"))
-        await self.register_jobs(url, authority_pem)
+        await self.register_jobs(url, authority_pem, a_key=a_key)
 
-    async def register_jobs(self, url: str, authority_pem: bytes) -> None:
-        """Have starts of Jobs alone reviewed at `url` from now on, and wait until this API server does."""
-        configuration = mutating_webhook_configuration(url=url, ca_bundle=authority_pem)
+    async def register_jobs(self, url: str, authority_pem: bytes, *, a_key: str = DEFAULT_A_KEY) -> None:
+        """Have starts of Jobs reviewed at `url` from now on, and falls of A, and wait until that is so."""
+        configuration = mutating_webhook_configuration(url=url, ca_bundle=authority_pem, a_key=a_key)
         try:
             await self.create(configuration)
         except ApiError as error:

@@ -412,6 +412,27 @@ PARTS = [
         f"{START_CONDITIONS}::test_what_could_start_pods_is_sent_to_the_guard",
     ),
     Part(
+        "A that would fall is kept",
+        "webhook/rule/numbering.py",
+        "return Fall(old.a, new.a)",
+        "return None",
+        "tests/guard/test_number_reviews.py::test_a_stays_and_the_next_admission_has_the_next_number",
+    ),
+    Part(
+        "A that falls in a runtime patch calls the guard",
+        "webhook/telling/conditions.py",
+        "        a_patch_had_it,\n",
+        "",
+        "tests/telling/test_number_conditions.py::test_no_update_that_lets_a_fall_escapes_the_guard",
+    ),
+    Part(
+        "a number is compared as a number",
+        "webhook/telling/conditions.py",
+        "? int(a) > kept :",
+        "? int(a) != kept :",
+        "tests/telling/test_number_conditions.py::test_what_lets_nothing_fall_does_not_depend_on_the_guard",
+    ),
+    Part(
         "a runtime patch without A calls no guard",
         "webhook/telling/conditions.py",
         """where=lambda template: _holds(template, key)""",

@@ -27,8 +27,9 @@ from sandbox.controllers.kinds import (
     Object,
 )
 from tests import objects
-from tests.benches import CLUSTER_ROLES, EVENTS, Bench, until
+from tests.benches import CLUSTER_ROLES, EVENTS, GUARD, Bench, until
 from tests.check.kueue_objects import CHECK, admission_check, check_state, conditions, owned_by, workload
+from tests.conftest import guard_against
 from tests.repository import REPOSITORY
 from webhook.check.controller import Controller, Pace
 from webhook.cluster import Cluster, events
@@ -357,6 +358,24 @@ async def test_a_is_left_alone_when_it_is_not_to_be_raised(bench: Bench, kubecon
         ready = await until_check(bench, is_ready)
     assert "podSetUpdates" not in ready
     assert await a_of(bench) is None
+
+
+async def test_after_a_manifest_from_git_replaced_it_a_is_the_next_number_all_the_same(
+    bench: Bench, check: Controller, tmp_path: Path
+) -> None:
+    await bench.permit_the_guard()
+    trainjob = await bench.create(
+        objects.trainjob(namespace="default", suspend=True, annotations=objects.a(2))
+    )
+    async with guard_against(bench.write_kubeconfig(tmp_path / "guard.kubeconfig", GUARD)) as guard:
+        await bench.register(guard.url, guard.authority_pem)
+        from_git = objects.trainjob(namespace="default", suspend=True)
+        from_git["metadata"]["resourceVersion"] = trainjob["metadata"]["resourceVersion"]
+        await bench.admin.request("PUT", TRAINJOBS.path("default", "llama"), body=from_git)
+        await bench.create(workload(NAME, owner=owned_by(trainjob)))
+        ready = await until_check(bench, is_ready)
+        assert ready["podSetUpdates"] == [{"name": "node", "annotations": objects.a(3)}]
+        assert await a_of(bench) == "3"
 
 
 async def test_nothing_is_written_when_nothing_changed(bench: Bench, kubeconfig: Path) -> None:

@@ -65,7 +65,7 @@ def a_guard_that_tells_all() -> Metrics:
     metrics.is_published = lambda: dict.fromkeys(WEBHOOK_CONFIGURATIONS, True)
     shipped = [
         webhook_configuration(url="https://guard", a_key=DEFAULT_A_KEY),
-        mutating_webhook_configuration(url="https://guard"),
+        mutating_webhook_configuration(url="https://guard", a_key=DEFAULT_A_KEY),
     ]
     metrics.gates = lambda: [gate_of(one, one) for one in shipped]
     return metrics

@@ -35,7 +35,7 @@ from webhook.telling.registration import (
 SERVICE = Service("trainjob-interlock", "trainjob-interlock")
 SHIPPED = {
     "validatingwebhookconfigurations": webhook_configuration(service=SERVICE, a_key=DEFAULT_A_KEY),
-    "mutatingwebhookconfigurations": mutating_webhook_configuration(service=SERVICE),
+    "mutatingwebhookconfigurations": mutating_webhook_configuration(service=SERVICE, a_key=DEFAULT_A_KEY),
 }
 OF = {"validatingwebhookconfigurations": WEBHOOK_NAME, "mutatingwebhookconfigurations": JOBS_WEBHOOK_NAME}
 ALL_OF_US = [name for names in WEBHOOKS.values() for name in names]

@@ -220,7 +220,9 @@ def test_another_key_of_a_is_in_the_conditions_and_told_to_both_processes() -> N
         "ValidatingWebhookConfiguration": webhook_configuration(
             name="gate", service=service, a_key="example.com/number"
         ),
-        "MutatingWebhookConfiguration": mutating_webhook_configuration(name="gate", service=service),
+        "MutatingWebhookConfiguration": mutating_webhook_configuration(
+            name="gate", service=service, a_key="example.com/number"
+        ),
     }
     assert [environment_of(one).get("INTERLOCK_A_KEY") for one in built if one["kind"] == "Deployment"] == [
         "example.com/number",

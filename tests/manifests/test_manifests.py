@@ -84,6 +84,7 @@ def test_the_webhook_on_jobs_is_the_one_the_guard_registers() -> None:
     (port,) = service["spec"]["ports"]
     assert manifest("MutatingWebhookConfiguration") == mutating_webhook_configuration(
         service=Service(service["metadata"]["namespace"], service["metadata"]["name"], port["port"]),
+        a_key=DEFAULT_A_KEY,
     )
 
 

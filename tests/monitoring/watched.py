@@ -67,7 +67,7 @@ async def watched(directory: Path, *, interval: str, held: str | None = None) ->
         for one in (
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
             webhook_configuration(service=service, a_key=DEFAULT_A_KEY),
-            mutating_webhook_configuration(service=service),
+            mutating_webhook_configuration(service=service, a_key=DEFAULT_A_KEY),
             admission_check(),
             objects.node("gpu-1", ready="Unknown"),
             objects.pod(node="gpu-1", deleting=True),

@@ -12,6 +12,7 @@ from webhook.rule.trainjob import DEFAULT_A_KEY
 from webhook.telling.gate import NAMESPACE_NAME, OPENED_BY, Gate, LeftOut, gate_of
 from webhook.telling.registration import (
     JOBS_WEBHOOK_NAME,
+    NUMBERS_WEBHOOK_NAME,
     WEBHOOK_NAME,
     Service,
     mutating_webhook_configuration,
@@ -23,7 +24,7 @@ Change = Callable[[Webhook], object]
 
 SERVICE = Service("trainjob-interlock", "trainjob-interlock")
 VALIDATING = webhook_configuration(url="https://guard", a_key=DEFAULT_A_KEY)
-MUTATING = mutating_webhook_configuration(url="https://guard")
+MUTATING = mutating_webhook_configuration(url="https://guard", a_key=DEFAULT_A_KEY)
 ALL = [
     pytest.param(shipped | {"webhooks": [webhook]}, id=webhook["name"].split(".")[0])
     for shipped in (VALIDATING, MUTATING)
@@ -335,9 +336,10 @@ def test_a_namespace_among_those_of_the_platform_opens_the_gate_and_they_do_not(
 )
 def test_a_webhook_that_is_gone_is_told_so(found: dict[str, Any] | None, why: str) -> None:
     gate = gate_of(found, MUTATING)
-    assert gate.webhooks == (JOBS_WEBHOOK_NAME,)
+    assert gate.webhooks == (JOBS_WEBHOOK_NAME, NUMBERS_WEBHOOK_NAME)
     title = "MutatingWebhookConfiguration trainjob-interlock"
-    assert ways(gate) == [("absent", f"the {title} {why}: nothing that it is for is asked about")]
+    absent = ("absent", f"the {title} {why}: nothing that it is for is asked about")
+    assert ways(gate) == [absent, absent]
 
 
 def test_all_that_opens_it_is_told_at_once_and_of_each_webhook_by_itself() -> None:

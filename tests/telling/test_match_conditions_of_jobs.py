@@ -16,11 +16,11 @@ from webhook.guard.job_reviews import JobReviews
 from webhook.guard.metrics import GuardMetrics
 from webhook.guard.reviews import Answer
 from webhook.questions.start import StartAnswer, StartSubject
-from webhook.rule.trainjob import JOBSET_NAME_LABEL
+from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
 from webhook.telling.registration import mutating_webhook_configuration
 from webhook.telling.review import read_request
 
-(WEBHOOK,) = mutating_webhook_configuration(url="https://guard")["webhooks"]
+WEBHOOK, _ = mutating_webhook_configuration(url="https://guard", a_key=DEFAULT_A_KEY)["webhooks"]
 _ENVIRONMENT = celpy.Environment()
 CONDITIONS = [
     _ENVIRONMENT.program(_ENVIRONMENT.compile(condition["expression"]))

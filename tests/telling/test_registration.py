@@ -171,9 +171,9 @@ def test_a_key_that_no_label_can_have_is_refused(key: str) -> None:
 def test_every_webhook_is_called_at_its_own_path_with_the_same_trust() -> None:
     webhooks = [
         *configured()["webhooks"],
-        *mutating_webhook_configuration(url=f"{URL}/validate", ca_bundle=AUTHORITY.certificate_pem)[
-            "webhooks"
-        ],
+        *mutating_webhook_configuration(
+            url=f"{URL}/validate", ca_bundle=AUTHORITY.certificate_pem, a_key=DEFAULT_A_KEY
+        )["webhooks"],
     ]
     assert {webhook["name"].partition(".")[0]: webhook["clientConfig"]["url"] for webhook in webhooks} == {
         "readmission": f"{URL}/validate",
@@ -181,22 +181,30 @@ def test_every_webhook_is_called_at_its_own_path_with_the_same_trust() -> None:
         "evictions": f"{URL}/validate-records",
         "nodes": f"{URL}/warn-nodes",
         "jobs": f"{URL}/mutate-jobs",
+        "numbers": f"{URL}/keep-numbers",
     }
     assert len({webhook["clientConfig"]["caBundle"] for webhook in webhooks}) == 1
 
 
 def test_what_is_unknown_is_denied_but_a_warning_is_no_gate() -> None:
-    webhooks = [*configured()["webhooks"], *mutating_webhook_configuration(url=URL)["webhooks"]]
+    webhooks = [
+        *configured()["webhooks"],
+        *mutating_webhook_configuration(url=URL, a_key=DEFAULT_A_KEY)["webhooks"],
+    ]
     assert {webhook["name"].partition(".")[0]: webhook["failurePolicy"] for webhook in webhooks} == {
         "readmission": "Fail",
         "records": "Fail",
         "evictions": "Fail",
         "jobs": "Fail",
+        "numbers": "Fail",
         "nodes": "Ignore",
     }
 
 
 def test_pods_and_jobs_call_only_where_jobset_made_them_and_an_eviction_whatever_it_names() -> None:
-    webhooks = [*configured()["webhooks"], *mutating_webhook_configuration(url=URL)["webhooks"]]
+    webhooks = [
+        *configured()["webhooks"],
+        *mutating_webhook_configuration(url=URL, a_key=DEFAULT_A_KEY)["webhooks"],
+    ]
     selecting = {webhook["name"].partition(".")[0] for webhook in webhooks if "objectSelector" in webhook}
     assert selecting == {"records", "jobs"}

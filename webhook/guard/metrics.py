@@ -23,6 +23,9 @@ RECORD_VERDICTS = ("RecordKept", "Ended", "EndedByAPerson", "NotATrainJobs")
 JOB_VERDICTS = (*VERDICTS, "OrderOutOfDate", "BadRequest", "NoStart", "NotATrainJobs", "Unguarded")
 """What the webhook on Jobs answers."""
 
+NUMBER_VERDICTS = ("NumberKept", "NoFall", "BadRequest", "CheckFailed", "Unguarded")
+"""What the webhook that keeps A answers."""
+
 
 class GuardMetrics(Metrics):
     """Of the guard. What is looked up at each scrape is given by attributes."""
@@ -57,6 +60,12 @@ class GuardMetrics(Metrics):
             "AdmissionReviews of Jobs that were answered, by the answer.",
             "verdict",
             JOB_VERDICTS,
+        )
+        self._number_decisions = self._counter(
+            "interlock_number_decisions_total",
+            "AdmissionReviews of writes that could let A fall, by the answer.",
+            "verdict",
+            NUMBER_VERDICTS,
         )
         records = Counter(
             "interlock_record_decisions_total",
@@ -136,6 +145,12 @@ class GuardMetrics(Metrics):
     def job_decided(self, verdict: str, *, asked: bool, seconds: float) -> None:
         """An AdmissionReview of a Job was answered so many seconds after it arrived."""
         self._job_decisions[verdict].inc()
+        self._reviews["yes" if asked else "no"].observe(seconds)
+
+    @harmless
+    def number_decided(self, verdict: str, *, asked: bool, seconds: float) -> None:
+        """An AdmissionReview of what could let A fall was answered so many seconds after it arrived."""
+        self._number_decisions[verdict].inc()
         self._reviews["yes" if asked else "no"].observe(seconds)
 
     @harmless

@@ -23,6 +23,7 @@ from webhook.guard.gate import GateWatch
 from webhook.guard.job_reviews import JobReviews
 from webhook.guard.metrics import GuardMetrics
 from webhook.guard.node_reviews import NodeReviews
+from webhook.guard.number_reviews import NumberReviews
 from webhook.guard.record_reviews import RecordReviews
 from webhook.guard.reviews import Webhook
 from webhook.guard.tls import Tls, tls
@@ -36,6 +37,7 @@ from webhook.settings import Settings
 from webhook.telling.registration import (
     JOBS_PATH,
     NODES_PATH,
+    NUMBERS_PATH,
     PATH,
     RECORDS_PATH,
     WEBHOOKS,
@@ -96,6 +98,7 @@ async def listening(
         webhooks: dict[str, Webhook] = {
             PATH: TrainJobReviews(ask_cluster, a_key=settings.a_key, metrics=metrics),
             JOBS_PATH: JobReviews(ask_cluster_to_start, metrics=metrics),
+            NUMBERS_PATH: NumberReviews(a_key=settings.a_key, metrics=metrics),
             RECORDS_PATH: RecordReviews(ask_cluster_to_end, metrics=metrics),
             NODES_PATH: NodeReviews(metrics=metrics),
         }
@@ -234,7 +237,7 @@ def _configurations(settings: Settings, *, url: str, ca_bundle: bytes = b"") -> 
     name = settings.webhook_configuration
     return [
         webhook_configuration(name=name, url=url, ca_bundle=ca_bundle, a_key=settings.a_key),
-        mutating_webhook_configuration(name=name, url=url, ca_bundle=ca_bundle),
+        mutating_webhook_configuration(name=name, url=url, ca_bundle=ca_bundle, a_key=settings.a_key),
     ]
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from webhook.rule.records import KUBELETS, LABELS_OF_A_START, LABELS_THAT_FIND
 from webhook.rule.trainjob import is_qualified_name
 
+_SURELY_AN_INT64 = "^[0-9]{1,18}$"
+
 
 def of_trainjobs(a_key: str) -> list[dict[str, str]]:
     """Return the CEL conditions that let through whatever could be a re-admission.
@@ -29,8 +31,8 @@ def of_trainjobs(a_key: str) -> list[dict[str, str]]:
     ways = [
         f"!({_suspended('object')})\n   && (request.operation == 'CREATE' || {_suspended('oldObject')})",
         f"request.operation == 'UPDATE' && {patch_writes_a}",
-        f"request.operation == 'UPDATE' && {_written('annotations', a_key)}",
-        f"request.operation == 'UPDATE' && {_written('labels', a_key)}",
+        f"request.operation == 'UPDATE' && {_written('annotations', key)}",
+        f"request.operation == 'UPDATE' && {_written('labels', key)}",
     ]
     expression = "\n|| ".join(ways)
     return [{"name": "could-admit-an-execution", "expression": expression}]
@@ -39,6 +41,49 @@ def of_trainjobs(a_key: str) -> list[dict[str, str]]:
 def _suspended(variable: str) -> str:
     spec = f"{variable}.spec"
     return f"has({spec}) && has({spec}.suspend) && {spec}.suspend == true"
+
+
+def of_numbers(a_key: str) -> list[dict[str, str]]:
+    """Return the CEL condition that lets through whatever could let A fall.
+
+    It asks for more than `webhook.rule.numbering` finds, never less: a number that is taken away somewhere
+    while the annotation does not hold one as high. So Kueue's own removal of its patch entry does
+    not call, nor does whoever raises A.
+
+    Raises ValueError when `a_key` can't be a label key.
+    """
+    key = _quoted(a_key)
+
+    def is_greater(value: str) -> str:
+        # What has nineteen digits may be no int64, and int() of what is none is an error.
+        as_number = f"a.matches('{_SURELY_AN_INT64}') ? int(a) > kept : a.matches('^[0-9]{{19}}$')"
+        return f"[{value}].exists(a, {as_number})"
+
+    def was_greater(field: str) -> str:
+        return f"{_present('oldObject', field, key)} && {is_greater(_value('oldObject', field, key))}"
+
+    annotation = _value("object", "annotations", key)
+    is_number = f"{_present('object', 'annotations', key)} && {annotation}.matches('{_SURELY_AN_INT64}')"
+    same_label = f"{_value('object', 'labels', key)} == {_value('oldObject', 'labels', key)}"
+    a_patch_had_it = _some_patch(
+        "oldObject", unlike_in="object", where=lambda template: _holds(template, key, of_value=is_greater)
+    )
+    ways = [
+        was_greater("annotations"),
+        f"{was_greater('labels')}\n   && !({_present('object', 'labels', key)} && {same_label})",
+        a_patch_had_it,
+    ]
+    any_way = "\n|| ".join(ways)
+    expression = f"[{is_number} ? int({annotation}) : 0].exists(kept,\n{any_way})"
+    return [{"name": "could-let-a-number-fall", "expression": expression}]
+
+
+def _present(variable: str, field: str, key: str) -> str:
+    return f"has({variable}.metadata.{field}) && {key} in {variable}.metadata.{field}"
+
+
+def _value(variable: str, field: str, key: str) -> str:
+    return f"{variable}.metadata.{field}[{key}]"
 
 
 def _quoted(a_key: str) -> str:
@@ -78,10 +123,9 @@ def _holds(template: str, key: str, of_value: Callable[[str], str] | None = None
 
 
 def _written(field: str, key: str) -> str:
-    present = f"has({{0}}.metadata.{field}) && '{key}' in {{0}}.metadata.{field}".format
-    value = f"{{0}}.metadata.{field}['{key}']".format
-    same = f"{present('oldObject')} && {value('object')} == {value('oldObject')}"
-    return f"{present('object')}\n   && !({same})"
+    present, value = _present("object", field, key), _value("object", field, key)
+    before = f"{_present('oldObject', field, key)} && {value} == {_value('oldObject', field, key)}"
+    return f"{present}\n   && !({before})"
 
 
 def of_jobs() -> list[dict[str, str]]:

@@ -23,6 +23,8 @@ EVICTIONS_WEBHOOK_NAME = "evictions.interlock.dispatch.phpboyscout.uk"
 RECORDS_PATH = "/validate-records"
 NODES_WEBHOOK_NAME = "nodes.interlock.dispatch.phpboyscout.uk"
 NODES_PATH = "/warn-nodes"
+NUMBERS_WEBHOOK_NAME = "numbers.interlock.dispatch.phpboyscout.uk"
+NUMBERS_PATH = "/keep-numbers"
 
 
 _OF_A_JOBSET = {"matchExpressions": [{"key": JOBSET_NAME_LABEL, "operator": "Exists"}]}
@@ -35,7 +37,7 @@ WEBHOOKS: Mapping[str, tuple[str, ...]] = {
         EVICTIONS_WEBHOOK_NAME,
         NODES_WEBHOOK_NAME,
     ),
-    "MutatingWebhookConfiguration": (JOBS_WEBHOOK_NAME,),
+    "MutatingWebhookConfiguration": (JOBS_WEBHOOK_NAME, NUMBERS_WEBHOOK_NAME),
 }
 """The webhooks of the guard, by the kind of the configuration that they stand in."""
 
@@ -107,12 +109,13 @@ def mutating_webhook_configuration(
     url: str | None = None,
     service: Service | None = None,
     ca_bundle: bytes = b"",
+    a_key: str,
     timeout_seconds: int = 5,
 ) -> dict[str, Any]:
-    """Return the configuration that has the starts of JobSets' Jobs reviewed, and set right, by the guard.
+    """Return the configuration by which the guard sets right the Jobs of JobSets, and an A that would fall.
 
-    Parameters and errors are those of `webhook_configuration`. The webhook is asked again where another one
-    changed the Job after it (`reinvocationPolicy: IfNeeded`).
+    Parameters and errors are those of `webhook_configuration`. Each webhook is asked again where another one
+    changed the object after it (`reinvocationPolicy: IfNeeded`).
     """
     reached = _Reached(url, service, ca_bundle, timeout_seconds)
     jobs = _webhook(
@@ -122,7 +125,14 @@ def mutating_webhook_configuration(
         conditions=conditions.of_jobs(),
     )
     jobs |= {"objectSelector": _OF_A_JOBSET, "reinvocationPolicy": "IfNeeded"}
-    return _configuration("MutatingWebhookConfiguration", name, [jobs])
+    numbers = _webhook(
+        NUMBERS_WEBHOOK_NAME,
+        reached.at(NUMBERS_PATH),
+        rules=[_rule([GROUP], ["*"], [RESOURCE], operations=["UPDATE"])],
+        conditions=conditions.of_numbers(a_key),
+    )
+    numbers |= {"reinvocationPolicy": "IfNeeded"}
+    return _configuration("MutatingWebhookConfiguration", name, [jobs, numbers])
 
 
 def _configuration(kind: str, name: str, webhooks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from webhook.rule.numbering import Fall
 from webhook.rule.readmission import BadAdmissionNumber
 from webhook.rule.starts import LEAVE, POD_REPLACEMENT_ANNOTATION, OutOfDate
 from webhook.rule.trainjob import GREATEST_A
@@ -247,6 +248,14 @@ def pod_replacement_unknown(value: str) -> str:
         f"{POD_REPLACEMENT_ANNOTATION} is {cut(repr(value), _LONGEST_VALUE)}, which means nothing: a rank "
         f"of this Job is replaced once its pod has ended. The one value there is, {LEAVE}, leaves "
         "podReplacementPolicy as it is"
+    )
+
+
+def number_kept(fallen: Fall, *, a_key: str) -> str:
+    """The warning to whoever would have let A fall."""
+    return (
+        f"the admission number stays {fallen.before}: this write would have taken it to {fallen.after}, and "
+        f"each is used once. Leave {a_key} out of what you apply"
     )
 
 
