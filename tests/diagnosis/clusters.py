@@ -103,7 +103,7 @@ def sound(now: datetime = NOW) -> ACluster:
         pod,
         job("runs"),
         webhook_configuration(**registered, a_key=DEFAULT_A_KEY),
-        mutating_webhook_configuration(**registered),
+        mutating_webhook_configuration(**registered, a_key=DEFAULT_A_KEY),
     ]
     definitions = copy.deepcopy(_definitions())
     return ACluster(copy.deepcopy(documents), authority, serving.certificate_pem, definitions=definitions)

@@ -24,6 +24,8 @@ from webhook.telling.registration import (
     JOBS_WEBHOOK_NAME,
     NODES_PATH,
     NODES_WEBHOOK_NAME,
+    NUMBERS_PATH,
+    NUMBERS_WEBHOOK_NAME,
     PATH,
     RECORDS_PATH,
     RECORDS_WEBHOOK_NAME,
@@ -44,6 +46,7 @@ _PATHS = {
     EVICTIONS_WEBHOOK_NAME: RECORDS_PATH,
     NODES_WEBHOOK_NAME: NODES_PATH,
     JOBS_WEBHOOK_NAME: JOBS_PATH,
+    NUMBERS_WEBHOOK_NAME: NUMBERS_PATH,
 }
 _OURS = frozenset(_PATHS)
 
@@ -333,5 +336,5 @@ def _bundle(kind: str, webhook: Document) -> bytes:
 def _shipped(kind: str, name: str, a_key: str) -> dict[str, Any]:
     anywhere = Service(name, name)
     if kind == "MutatingWebhookConfiguration":
-        return mutating_webhook_configuration(name=name, service=anywhere)
+        return mutating_webhook_configuration(name=name, service=anywhere, a_key=a_key)
     return webhook_configuration(name=name, service=anywhere, a_key=a_key)
