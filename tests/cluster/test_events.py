@@ -198,6 +198,26 @@ async def test_a_dry_run_leaves_no_event(bench: Bench, refused: dict[str, Any]) 
     assert set(await counts(bench)) == {f"{WAITING}p-1 (not scheduled), p-2 (not scheduled)"}
 
 
+async def test_a_denied_creation_is_no_event_for_there_is_nothing_that_it_could_be_about(
+    bench: Bench, refused: dict[str, Any]
+) -> None:
+    """A real API server shows the TrainJob with another uid at each try."""
+    await bench.remove(TRAINJOBS, "llama")
+    for _ in range(3):
+        with pytest.raises(ApiError, match="waiting for pods"):
+            await bench.create(objects.trainjob(namespace="default", suspend=False))
+    there = await bench.create(objects.trainjob(namespace="default"))
+    await readmit(bench)
+
+    async def told() -> bool:
+        return bool(await counts(bench))
+
+    await until(told)
+    listed = (await bench.admin.list_all(EVENTS, "default")).items
+    told_of = [one["involvedObject"]["uid"] for one in listed if one["reason"] == "ReadmissionDenied"]
+    assert told_of == [there["metadata"]["uid"]]
+
+
 async def test_what_waits_when_the_guard_stops_is_sent(bench: Bench, tmp_path: Path) -> None:
     kubeconfig = bench.write_kubeconfig(tmp_path / "admin")
     denial = replace(DENIAL, uid=str(bench.minor))

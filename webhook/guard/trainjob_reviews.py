@@ -28,13 +28,18 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A review that only the cluster can answer; light, for many may wait at a time."""
+    """A review that only the cluster can answer; light, for many may wait at a time.
+
+    A TrainJob that is yet to be made is no object that an event could be about: the uid that the API server
+    shows of it is another one at each try. Whoever creates it hears the answer.
+    """
 
     uid: str
     subject: Subject
     because: str
     api_version: str = ""
     trainjob_uid: str = ""
+    is_there: bool = True
 
 
 class TrainJobReviews:
@@ -105,7 +110,8 @@ def _weighed(request: Request, *, a_key: str) -> Answer | Question:
             return _bad_request(request, wording.bad_admission_number(detection, a_key=a_key))
         case Admission():
             subject = _subject(request, new, old)
-            return Question(request.uid, subject, detection.because, *_identity(request))
+            is_there = request.old_object is not None
+            return Question(request.uid, subject, detection.because, *_identity(request), is_there=is_there)
 
 
 async def answer(question: Question, ask: Ask, *, seconds: float) -> Answer:
@@ -131,7 +137,7 @@ def _told(question: Question, verdict: Verdict) -> Answer:
         remaining=remaining_count(verdict),
         because=question.because,
         message=message,
-        distinct=wording.distinct(verdict),
+        distinct=wording.distinct(verdict) if question.is_there else "",
         waits=waits.because(verdict),
         regarding=_regarding(question),
     )
