@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from webhook.rule.starts import (
+    ANCESTOR_LABEL,
     JOB_NAME_LABEL,
     JOB_UID_LABEL,
     JOBSET_UID_LABEL,
@@ -184,6 +185,13 @@ def jobset(
         | _suspend(suspend),
         "status": status,
     }
+
+
+def made_by_trainer(jobset: Document) -> Document:
+    """A JobSet whose Job templates have the mark of Trainer's runtimes."""
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    marked = replicated["template"] | {"metadata": {"labels": {ANCESTOR_LABEL: "trainer"}}}
+    return jobset | {"spec": jobset["spec"] | {"replicatedJobs": [replicated | {"template": marked}]}}
 
 
 def jobset_of_trainjob(

@@ -58,6 +58,8 @@ READING_THE_PODS_OF_OTHER_STARTS = """\
     pods = await asyncio.gather(*(attempt("pods", "listing the pods", read) for read in listing))
 """
 ANOTHER_START = "tests/rule/test_starts.py::test_a_pod_of_another_start_is_told"
+ATTACKED = "tests/guard/test_records_attacked.py"
+RECORDS = "tests/rule/test_records.py"
 START_CONDITIONS = "tests/telling/test_match_conditions_of_jobs.py"
 
 PARTS = [
@@ -403,6 +405,76 @@ PARTS = [
         "        if False:",
         "tests/guard/test_job_reviews.py"
         "::test_a_jobset_name_that_there_cannot_be_is_a_bad_request_and_asks_nothing",
+    ),
+    Part(
+        "a record is kept while its node is neither gone nor out of service",
+        "webhook/rule/records.py",
+        "    return Kept(state)\n",
+        '    return Ended("")\n',
+        f"{ATTACKED}::test_the_record_is_kept[sandbox-deletion]",
+    ),
+    Part(
+        "a kubelet is known by its group, and nobody by a name",
+        "webhook/telling/conditions.py",
+        "'{KUBELETS}' in {groups})",
+        "request.userInfo.username.startsWith('system:'))",
+        f"{ATTACKED}::test_the_record_is_kept[sandbox-status, by pod-GC]",
+    ),
+    Part(
+        "a phase that says it ended ends the record",
+        "webhook/rule/records.py",
+        "    if _phase(new) in TERMINAL_PHASES:\n",
+        "    if False:\n",
+        f"{ATTACKED}::test_the_record_is_kept[sandbox-status, merged]",
+    ),
+    Part(
+        "an eviction without time ends the record",
+        "webhook/guard/record_reviews.py",
+        "        if grace > 0:\n",
+        "        if True:\n",
+        f"{ATTACKED}::test_the_record_is_kept[sandbox-eviction]",
+    ),
+    Part(
+        "the labels of a pod stay",
+        "webhook/rule/records.py",
+        "        ways.append(Way.LABELS)\n",
+        "        pass\n",
+        f"{ATTACKED}::test_no_way_takes_a_label_away",
+    ),
+    Part(
+        "the pods of a JobSet that lost its TrainJob are kept",
+        "webhook/rule/records.py",
+        "not is_made_by_trainer(jobset) and not record.of_an_execution",
+        "True",
+        f"{ATTACKED}::test_the_record_is_kept[sandbox-deletion, of what lost its TrainJob]",
+    ),
+    Part(
+        "the pods of a JobSet whose name another one took are kept",
+        "webhook/rule/records.py",
+        '    if record.jobset_uid not in ("", uid):\n',
+        "    if False:\n",
+        RECORDS + "::test_whose_pod_it_is",
+    ),
+    Part(
+        "a node that is Ready is not down for a taint",
+        "webhook/rule/records.py",
+        'if state.out_of_service and state.ready != "True":',
+        "if state.out_of_service:",
+        f"{ATTACKED}::test_a_taint_of_a_node_that_answers_ends_nothing",
+    ),
+    Part(
+        "a reason names its node as a word of its own",
+        "webhook/rule/records.py",
+        "if re.search(name, self.may_end_because, re.IGNORECASE)",
+        "if self.node in self.may_end_because",
+        RECORDS + "::test_a_reason_names_the_node_that_somebody_looked_at",
+    ),
+    Part(
+        "a record whose node cannot be read is kept",
+        "webhook/questions/record.py",
+        "    return OfATrainJobsPod(record, trainjob, Untold(failures))\n",
+        '    return OfATrainJobsPod(record, trainjob, Ended(""))\n',
+        "tests/guard/test_record_reviews.py::test_what_cannot_be_told_is_denied",
     ),
     Part(
         "every Job that is made calls the guard",

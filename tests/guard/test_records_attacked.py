@@ -22,7 +22,6 @@ from tests.benches import GUARD, Bench, until
 from tests.conftest import guard_against
 from webhook.rule.records import LABELS_OF_A_START, LABELS_THAT_FIND, RECORD_MAY_END_ANNOTATION
 from webhook.rule.starts import (
-    ANCESTOR_LABEL,
     JOB_NAME_LABEL,
     JOB_UID_LABEL,
     JOBSET_UID_LABEL,
@@ -52,11 +51,7 @@ async def unguarded(bench: Bench) -> Bench:
     await bench.create(objects.node(NODE, ready="Unknown"))
     await bench.create(objects.trainjob(namespace="default", suspend=True))
     owner = await bench.get(TRAINJOBS, objects.NAME)
-    jobset = objects.jobset(namespace="default", owner=owner)
-    jobset["spec"]["replicatedJobs"] = [
-        one | {"template": one["template"] | {"metadata": {"labels": {ANCESTOR_LABEL: "trainer"}}}}
-        for one in jobset["spec"]["replicatedJobs"]
-    ]
+    jobset = objects.made_by_trainer(objects.jobset(namespace="default", owner=owner))
     made = await bench.create(jobset)
     labels = objects.execution_labels() | {
         JOBSET_UID_LABEL: made["metadata"]["uid"],

@@ -12,11 +12,13 @@ import pytest
 
 from sandbox.controllers.client import ApiError
 from sandbox.controllers.kinds import JOBSETS, NODES, PODS, TRAINJOBS
+from sandbox.controllers.users import service_account
 from tests import objects
 from tests.benches import GUARD, WEBHOOKS, Bench, until
 from tests.conftest import guard_against
 from tests.programs import Kubectl
 from webhook.rule.records import RECORD_MAY_END_ANNOTATION
+from webhook.rule.trainjob import JOBSET_NAME_LABEL
 
 POD = "llama-node-0-0-x"
 NODE = "gpu-1"
@@ -41,7 +43,7 @@ async def training(bench: Bench, tmp_path: Path) -> AsyncIterator[Bench]:
         await bench.create(objects.node(NODE, ready="Unknown"))
         await bench.create(objects.trainjob(namespace="default", suspend=True))
         owner = await bench.get(TRAINJOBS, objects.NAME)
-        await bench.create(objects.jobset(namespace="default", owner=owner))
+        await bench.create(objects.made_by_trainer(objects.jobset(namespace="default", owner=owner)))
         await bench.create(objects.pod(POD, namespace="default", node=NODE))
         yield bench
 
@@ -59,14 +61,30 @@ MANIFEST = json.dumps(
         "spec": {"containers": [{"name": "node", "image": "other"}]},
     }
 )
+JSON_PATCH = json.dumps([{"op": "replace", "path": "/status/phase", "value": "Failed"}])
+BY_FORCE = ("--force", "--grace-period=0")
+AT_ONCE = f"/api/v1/namespaces/default/pods/{POD}?gracePeriodSeconds=0"
 SHORTCUTS: dict[str, tuple[str, ...]] = {
-    "delete --force": ("delete", "pod", POD, "--force", "--grace-period=0"),
-    "delete --all --force": ("delete", "pods", "--all", "--force", "--grace-period=0"),
+    "delete --force": ("delete", "pod", POD, *BY_FORCE),
+    "delete --all --force": ("delete", "pods", "--all", *BY_FORCE),
+    "delete -l --force": ("delete", "pods", "-l", f"{JOBSET_NAME_LABEL}={objects.NAME}", *BY_FORCE),
+    "delete --raw": ("delete", "--raw", AT_ONCE),
     "status Failed": status("Failed"),
     "status Succeeded": status("Succeeded"),
+    "status by JSON patch": ("patch", "pod", POD, "--subresource=status", "--type=json", "-p", JSON_PATCH),
     "drain": ("drain", NODE, "--force", "--grace-period=0", "--ignore-daemonsets", "--timeout=3s"),
 }
 each_shortcut = pytest.mark.parametrize("shortcut", SHORTCUTS.values(), ids=SHORTCUTS)
+REFUSALS = {
+    "delete": 'Error from server (RecordKept): admission webhook "records.',
+    "patch": 'Error from server (RecordKept): admission webhook "records.',
+    "drain": f'error when evicting pods/"{POD}" -n "default": admission webhook "evictions.',
+}
+"""How what kubectl says begins, by its command: at once, for nothing of it is to be repeated."""
+DENIED = (
+    'interlock.dispatch.phpboyscout.uk" denied the request: llama-node-0-0-x on gpu-1 (Ready=Unknown) was'
+)
+NEXT = "kubectl taint node gpu-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 
 
 TOLD = "gpu-1 is Ready: its kubelet answers, so its processes run"
@@ -93,8 +111,10 @@ async def test_a_shortcut_leaves_the_record_and_says_what_ends_it(
 ) -> None:
     ran = await kubectl(*shortcut)
     assert ran.code == 1
-    assert "denied the request: llama-node-0-0-x on gpu-1 (Ready=Unknown)" in ran.err
-    assert "kubectl taint node gpu-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in ran.err
+    # kubectl drain says it once more when it gives up.
+    told, *_ = (line for line in ran.err.splitlines() if REFUSALS[shortcut[0]] in line)
+    assert DENIED in told
+    assert told.endswith(NEXT)
     assert not await ended(training)
 
 
@@ -138,13 +158,65 @@ async def test_a_replacement_by_force_gives_the_pod_a_second_and_waits_for_its_k
     assert not await ended(training)
 
 
-async def test_the_label_stays(training: Bench, kubectl: Kubectl) -> None:
-    ran = await kubectl("label", "pod", POD, "jobset.sigs.k8s.io/jobset-name-")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("label", "pod", POD, f"{JOBSET_NAME_LABEL}-"),
+        ("label", "pod", POD, "--overwrite", f"{JOBSET_NAME_LABEL}=other"),
+        ("label", "pods", "--all", f"{JOBSET_NAME_LABEL}-"),
+    ],
+    ids=["taken away", "changed", "of all"],
+)
+async def test_the_label_stays(command: tuple[str, ...], training: Bench, kubectl: Kubectl) -> None:
+    ran = await kubectl(*command)
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith("Error from server (Forbidden): ")
-    assert "llama-node-0-0-x on gpu-1 keeps its labels" in ran.err
+    assert ran.err.startswith('Error from server (Forbidden): admission webhook "records.')
+    assert "denied the request: llama-node-0-0-x on gpu-1 keeps its labels" in ran.err
+    assert (await training.get(PODS, POD))["metadata"]["labels"] == {JOBSET_NAME_LABEL: objects.NAME}
     ran = await kubectl("label", "pod", POD, "team=a")
     assert (ran.code, ran.err) == (0, "")
+
+
+@pytest.mark.parametrize("kind", ["trainjob", "jobset"])
+async def test_who_orphans_the_pods_first_gets_no_further(
+    kind: str, training: Bench, kubectl: Kubectl
+) -> None:
+    ran = await kubectl("delete", kind, objects.NAME, "--cascade=orphan", "--wait=false")
+    assert ran.code == 0
+    ran = await kubectl("delete", "pod", POD, *BY_FORCE)
+    assert ran.code == 1
+    assert "Error from server (RecordKept)" in ran.err
+    assert not await ended(training)
+
+
+async def test_the_deletion_of_a_namespace_by_force_gives_its_pods_their_grace(
+    training: Bench, kubectl: Kubectl
+) -> None:
+    """`--force` is about the namespace itself; its controller deletes what is in it in the ordinary way."""
+    await training.create(objects.pod("llama-other", namespace="to-be-deleted", node=NODE))
+    ran = await kubectl("delete", "namespace", "to-be-deleted", *BY_FORCE, "--wait=false")
+    assert ran.code == 0
+    if training.is_real:
+        by = service_account("kube-system", "namespace-controller")
+        await training.admin.request("DELETE", PODS.path("to-be-deleted"), by=by)
+
+    async def is_terminating() -> bool:
+        pod = await training.get(PODS, "llama-other", "to-be-deleted")
+        return bool(pod["metadata"].get("deletionTimestamp"))
+
+    await until(is_terminating)
+    assert (await training.get(PODS, "llama-other", "to-be-deleted"))["status"]["phase"] == "Running"
+    await training.remove(PODS, "llama-other", "to-be-deleted")
+
+
+@pytest.mark.parametrize("how", [(), ("--now",), ("--grace-period=1",)], ids=["as it is", "now", "a second"])
+async def test_a_deletion_that_gives_time_is_not_held_up(
+    how: tuple[str, ...], training: Bench, kubectl: Kubectl
+) -> None:
+    ran = await kubectl("delete", "pod", POD, *how, "--wait=false")
+    assert (ran.code, ran.err) == (0, "")
+    assert (await training.get(PODS, POD))["metadata"]["deletionTimestamp"]
+    assert not await ended(training)
 
 
 async def test_an_ordinary_deletion_needs_no_guard_and_the_kubelet_ends_it(training: Bench) -> None:
@@ -214,9 +286,15 @@ async def test_while_the_guard_is_down_pods_come_and_go_and_a_shortcut_is_refuse
     await bench.create(objects.jobset(namespace="default"))
     pod: dict[str, Any] = objects.pod(POD, namespace="default", node=NODE)
     await bench.create(pod)
-    ran = await kubectl("delete", "pod", POD, "--force", "--grace-period=0")
-    assert ran.code == 1
-    assert 'failed calling webhook "records.interlock.dispatch.phpboyscout.uk"' in ran.err
+    for shortcut in (SHORTCUTS["delete --force"], SHORTCUTS["status Failed"]):
+        ran = await kubectl(*shortcut)
+        assert ran.code == 1
+        (told,) = (line for line in ran.err.splitlines() if line.startswith("Error from server"))
+        assert told.startswith(
+            'Error from server (InternalError): Internal error occurred: failed calling webhook "records.'
+            'interlock.dispatch.phpboyscout.uk": failed to call webhook: Post "https://127.0.0.1:'
+        )
+        assert not await ended(bench)
     await bench.remove_gracefully(PODS, POD)
     await bench.remove(PODS, POD)
     assert await ended(bench)
