@@ -10,7 +10,7 @@ from tests.repository import REPOSITORY
 
 def mutate(copy: Path, module: str, written: str, without: str) -> None:
     """Copy the project into a folder and replace, in one module of the copy, what stands there once."""
-    for package in ("webhook", "certs", "sandbox", "tests"):
+    for package in ("webhook", "certs", "sandbox", "tests", "manifests"):
         shutil.copytree(REPOSITORY / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPOSITORY / "pyproject.toml", copy)
     (copy / module).write_text(taken_away(module, written, without))

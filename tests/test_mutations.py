@@ -526,6 +526,42 @@ PARTS = [
         """f"request.operation == 'CREATE'\\n|| false && {_suspended('oldObject')} && !""",
         f"{START_CONDITIONS}::test_nothing_that_is_denied_or_set_escapes_the_guard",
     ),
+    Part(
+        "what doctor could not see is not sound",
+        "webhook/diagnosis/finding.py",
+        "        return None if self.not_seen else True",
+        "        return True",
+        "tests/diagnosis/test_findings.py::test_what_could_not_be_seen_is_a_line_of_its_own",
+    ),
+    Part(
+        "a read of doctor's that fails is told",
+        "webhook/verbs/examining.py",
+        """        except ReadFailedError as error:
+            self.failures.append(error.failure)
+""",
+        """        except ReadFailedError:
+            pass
+""",
+        "tests/verbs/test_doctor.py::test_an_api_that_is_not_served_is_told",
+    ),
+    Part(
+        "a dry run that is let through is a finding",
+        "webhook/diagnosis/registrations.py",
+        """        if probe.code < 300:  # noqa: PLR2004
+""",
+        """        if False:
+""",
+        "tests/diagnosis/test_findings.py::test_what_a_dry_run_tells",
+    ),
+    Part(
+        "a denial of another webhook is no answer of the guard's",
+        "webhook/verbs/calling.py",
+        """        if webhook not in message:
+            raise
+""",
+        "",
+        "tests/verbs/test_doctor.py::test_a_viewer_may_not_have_it_tried_and_is_told_what_that_takes",
+    ),
 ]
 
 

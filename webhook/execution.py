@@ -1,4 +1,4 @@
-"""The verbs of plain mode as async functions: open, release, inspect, find, ceased, and what they raise.
+"""The verbs as async functions: open, release, inspect, find, ceased, examine (doctor), and what they raise.
 
     async with Cluster.connect() as cluster:
         a = await execution.release(cluster, "default", "llama")
@@ -21,6 +21,7 @@ from webhook.verbs.errors import (
     Unreachable,
     WrongState,
 )
+from webhook.verbs.examining import Wish, examine
 from webhook.verbs.finding import find
 from webhook.verbs.looking import ceased, inspect, watch
 
@@ -34,8 +35,10 @@ __all__ = [
     "Refused",
     "Unauthenticated",
     "Unreachable",
+    "Wish",
     "WrongState",
     "ceased",
+    "examine",
     "find",
     "inspect",
     "open_",

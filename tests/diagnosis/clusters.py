@@ -16,7 +16,7 @@ from certs.authority import Authority, new_authority
 from certs.publication import ca_bundle
 from tests import objects
 from tests.apiserver import own_crds
-from tests.check.kueue_objects import CHECK, admission_check, conditions, workload
+from tests.check.kueue_objects import CHECK, admission_check, check_state, conditions, workload
 from webhook.diagnosis.finding import Severity
 from webhook.diagnosis.seen import Seen, ServiceName
 from webhook.rule.trainjob import DEFAULT_A_KEY
@@ -354,9 +354,9 @@ def _waits(cluster: ACluster) -> None:
     cluster.add(objects.pod("rests-node-0-0-x", trainjob="rests", namespace="default", node="node-1"))
 
 
-def _deactivated(cluster: ACluster) -> None:
+def _workload(cluster: ACluster, **changes: Any) -> None:
     owner = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "name": "rests", "uid": "u"}
-    cluster.add(workload("wl", owner=owner, active=False))
+    cluster.add(workload("wl", owner=owner, **changes))
 
 
 def _expiring(cluster: ACluster, lifetime: timedelta, *, now: datetime | None = None) -> None:
@@ -601,7 +601,14 @@ FAULTS: tuple[Fault, ...] = (
         "workload-deactivated",
         "Workload default/wl of TrainJob rests is deactivated: it is never admitted. Once it is to run "
         'again: kubectl -n default patch workload wl --type merge -p \'{"spec":{"active":true}}\'',
-        _deactivated,
+        lambda one: _workload(one, active=False),
+    ),
+    Fault(
+        "a Workload waits for no pod",
+        STUCK,
+        "workload-waits",
+        "Workload default/wl of TrainJob rests waits for the check remaining-pods since 2026-01-05 09:00Z",
+        lambda one: _workload(one, checks=[check_state(message="Job rests-node-0 is not suspended")]),
     ),
     Fault(
         "the webhook of another is down",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from certs.authority import new_authority
 from tests import objects
-from tests.check.kueue_objects import CHECK
+from tests.check.kueue_objects import CHECK, check_state, workload
 from tests.diagnosis.clusters import (
     FAULTS,
     GUARD,
@@ -203,24 +203,22 @@ def test_a_bundle_that_cannot_be_read() -> None:
     assert kinds(cluster) == ["authority-unreadable"]
 
 
-DENIED = (
-    'admission webhook "readmission.interlock.dispatch.phpboyscout.uk" denied the request: A is no number'
-)
-FAILED = (
-    'Internal error occurred: failed calling webhook "readmission.interlock.dispatch.phpboyscout.uk": EOF'
-)
+READMISSION = "readmission.interlock.dispatch.phpboyscout.uk"
+JOBS = "jobs.interlock.dispatch.phpboyscout.uk"
 
 
+@pytest.mark.parametrize("webhook", [READMISSION, JOBS])
 @pytest.mark.parametrize(
-    ("probe", "expected"),
+    ("code", "message", "expected"),
     [
-        (Probe("team", 400, DENIED), []),
-        (Probe("team", 500, FAILED), ["guard-not-called"]),
-        (Probe("team", 201, ""), ["guard-not-asked"]),
+        (400, 'admission webhook "{}" denied the request: A is no number', []),
+        (500, 'Internal error occurred: failed calling webhook "{}": EOF', ["guard-not-called"]),
+        (201, "", ["guard-not-asked"]),
     ],
 )
-def test_what_the_dry_run_tells(probe: Probe, expected: list[str]) -> None:
-    assert kinds(sound(), probe=probe) == expected
+def test_what_a_dry_run_tells(webhook: str, code: int, message: str, expected: list[str]) -> None:
+    probe = Probe(webhook, "team", code, message.format(webhook))
+    assert kinds(sound(), probes=(probe,)) == expected
 
 
 # The guards
@@ -371,11 +369,30 @@ def test_a_workload_tells_of_a_queue_whose_trainjob_has_no_label() -> None:
     del cluster.one("TrainJob", "runs")["metadata"]["labels"]
     assert kinds(cluster, cluster_queues=(cluster_queue(),)) == []
     owner = {"kind": "TrainJob", "name": "runs"}
-    workload = {
+    document = {
         "metadata": {"namespace": "default", "name": "wl", "ownerReferences": [owner]},
         "spec": {"queueName": "training"},
     }
-    assert kinds(cluster, cluster_queues=(cluster_queue(),), workloads=(workload,)) == ["queue-without-check"]
+    assert kinds(cluster, cluster_queues=(cluster_queue(),), workloads=(document,)) == ["queue-without-check"]
+
+
+def held(message: str = "JobSet rests is not suspended", **changes: Any) -> dict[str, Any]:
+    owner = {"kind": "TrainJob", "name": "rests"}
+    return workload("wl", owner=owner, checks=[check_state(message=message)], **changes)
+
+
+def test_a_workload_that_waits_for_no_pod_is_told_with_what_its_check_says() -> None:
+    (finding,) = diagnose(seen_of(sound(), workloads=(held(),))).findings
+    assert (finding.severity, finding.kind) == (Severity.STUCK, "workload-waits")
+    assert finding.what == (
+        "Workload default/wl of TrainJob rests waits for the check remaining-pods since 2026-01-05 09:00Z "
+        "(331d): JobSet rests is not suspended"
+    )
+    a_moment_ago = datetime.fromisoformat("2026-01-05T09:01:00Z")
+    assert kinds(sound(), workloads=(held(),), now=a_moment_ago) == []
+    assert kinds(sound(), workloads=(held(QuotaReserved="False"),)) == []
+    waiting = seen_of(suspended_with(remaining(ends="2026-12-02T12:00:10Z", grace=30))).waiting
+    assert kinds(sound(), workloads=(held(),), waiting=waiting) == []
 
 
 def test_a_check_that_no_queue_names_may_be_inactive() -> None:

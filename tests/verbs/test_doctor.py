@@ -17,7 +17,7 @@ import yaml
 from certs.authority import new_authority
 from certs.publication import ca_bundle
 from sandbox import Sandbox
-from sandbox.controllers.kinds import NODES, TRAINJOBS, Kind
+from sandbox.controllers.kinds import JOBS, NODES, TRAINJOBS, Kind
 from tests import objects
 from tests.benches import (
     CLUSTER_ROLES,
@@ -275,12 +275,48 @@ async def test_a_viewer_may_not_have_it_tried_and_is_told_what_that_takes(
 ) -> None:
     if isinstance(bench.server, Sandbox):
         bench.server.forbid("create", "trainjobs", "trainer.kubeflow.org", user="viewer")
+        bench.server.forbid("create", "jobs", "batch", user="viewer")
     await definitions(bench)
-    (failure,) = (await viewer(try_in="default")).not_seen
-    assert failure.what == "a dry run in namespace default"
-    assert failure.why.startswith("HTTP 403, trainjobs.trainer.kubeflow.org is forbidden")
+    diagnosis = await viewer(try_in="default")
+    assert [one.kind for one in diagnosis.findings if one.kind not in OLD] == []
+    assert {one.what for one in diagnosis.not_seen} == {"a dry run in namespace default"}
+    assert [one.why.partition(" is forbidden")[0] for one in diagnosis.not_seen] == [
+        "HTTP 403, trainjobs.trainer.kubeflow.org",
+        "HTTP 403, jobs.batch",
+    ]
     lacking = "create trainjobs.trainer.kubeflow.org in namespace default"
-    assert failure.remedy == f"Have someone give you the permission that you lack: {lacking}"
+    remedy = f"Have someone give you the permission that you lack: {lacking}"
+    assert diagnosis.not_seen[0].remedy == remedy
+
+
+async def test_a_webhook_on_jobs_that_is_gone_is_found_by_the_dry_run(
+    bench: Bench, guarded: Guard, admin: Doctor
+) -> None:
+    await definitions(bench)
+    await bench.remove(MUTATING_WEBHOOKS, GUARD, "")
+
+    async def gone() -> bool:
+        return "guard-not-asked" in {one.kind for one in await admin.findings(try_in="default")}
+
+    await until(gone)
+    found = {one.kind: one.what for one in await admin.findings(try_in="default")}
+    assert set(found) == {"configuration-absent", "guard-not-asked"}
+    assert found["guard-not-asked"].endswith("jobs.interlock.dispatch.phpboyscout.uk was not asked")
+    assert await bench.names(JOBS) == []
+
+
+async def test_no_key_of_the_secret_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
+    cluster = sound(datetime.now(UTC))
+    held = secret(cluster.serving_pem)
+    for document in (*cluster.documents, *cluster.definitions, held):
+        sandbox.put(document)
+    sandbox.write_kubeconfig(tmp_path / "admin")
+    async with Cluster.connect(kubeconfig=str(tmp_path / "admin")) as connected:
+        diagnosis = await examine(connected, Wish(secret="certificate"))
+    assert diagnosis.sound
+    told = json.dumps(diagnosis.document) + "".join(diagnosis.lines)
+    assert held["data"]["tls.key"] not in told
+    assert "not looked at" not in told
 
 
 async def test_the_certificate_is_looked_at_where_it_is_wished(bench: Bench, admin: Doctor) -> None:

@@ -17,7 +17,7 @@ Check = Callable[[Seen], Iterator[Finding]]
 
 CHECKS: tuple[Check, ...] = (
     registrations.openings,
-    registrations.answer,
+    registrations.answers,
     registrations.places,
     registrations.authorities,
     registrations.handshakes,
@@ -30,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     versions.jobset,
     versions.kueue,
     training.waits,
+    queues.waits,
     queues.deactivated,
     queues.checks_that_do_not_work,
     registrations.other_webhooks,

@@ -6,12 +6,17 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 from webhook.diagnosis.finding import Finding, Severity
-from webhook.diagnosis.seen import Document, Seen, condition, named, some
+from webhook.diagnosis.seen import Document, Seen, condition, moment, named, some
 from webhook.rule.trainjob import KIND
 from webhook.rule.workload import CONTROLLER
 from webhook.telling.report import QUEUE_LABEL
+from webhook.telling.waiting import duration
+
+LONG = timedelta(minutes=2)
+"""How long a check is Pending before somebody should know of it."""
 
 _BLIND = "Kueue says Admitted while its un-suspend is denied, and retries ever more rarely"
 
@@ -53,6 +58,37 @@ def checks_that_do_not_work(seen: Seen) -> Iterator[Finding]:
             what = f"AdmissionCheck {named(check)} is not Active: Kueue admits nothing through {some(queues)}"
             do = "Is interlock kueue running? docs/operations.md, InterlockCheckDown"
             yield Finding(Severity.STUCK, "check-not-active", what, do)
+
+
+def waits(seen: Seen) -> Iterator[Finding]:
+    """Workloads whose check is Pending although no pod remains: its message says what for.
+
+    It is Ready a moment after the last pod went; while pods remain the TrainJob is told of by itself.
+    """
+    ours = {str(one["metadata"]["name"]) for one in seen.checks or () if _is_ours(one)}
+    told_of = {(one.namespace, one.name) for one in seen.waiting or ()}
+    for workload in seen.workloads or ():
+        namespace, name = str(workload["metadata"].get("namespace")), str(workload["metadata"]["name"])
+        owners = [owner for owner in _owners(workload) if (namespace, owner) not in told_of]
+        for check in (workload.get("status") or {}).get("admissionChecks") or ():
+            since = moment(check.get("lastTransitionTime"))
+            waits_long = since is not None and seen.now - since > LONG
+            is_held = owners and check.get("name") in ours and check.get("state") == "Pending"
+            if is_held and since is not None and waits_long and _has_quota(workload):
+                waited = duration((seen.now - since).total_seconds())
+                what = (
+                    f"Workload {namespace}/{name} of TrainJob {some(owners)} waits for the check "
+                    f"{check.get('name')} since {since:%Y-%m-%d %H:%MZ} ({waited}): "
+                    f"{check.get('message') or 'it says nothing'}"
+                )
+                do = f"What ends it: interlock -n {namespace} inspect {owners[0]}"
+                yield Finding(Severity.STUCK, "workload-waits", what, do)
+
+
+def _has_quota(workload: Document) -> bool:
+    """Kueue asks for the checks of what has its quota; before that a Workload waits for other reasons."""
+    is_active = (workload.get("spec") or {}).get("active") is not False
+    return is_active and condition(workload, "QuotaReserved").get("status") == "True"
 
 
 def deactivated(seen: Seen) -> Iterator[Finding]:

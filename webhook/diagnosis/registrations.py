@@ -174,27 +174,23 @@ _PUBLISH = (
 )
 
 
-def answer(seen: Seen) -> Iterator[Finding]:
-    """What came of the dry run that the guard denies as a bad request: its A is no number."""
-    probe = seen.probe
-    if probe is None or is_denied_by_the_guard(probe.message):
-        return
-    where = f"a dry run in namespace {probe.namespace}"
-    if probe.code < 300:  # noqa: PLR2004
-        what = (
-            f"{where} that the guard has to deny was let through: it was not asked, or not by this key of A"
-        )
-        do = f"{APPLY_AGAIN}; INTERLOCK_A_KEY has to be here what it is at the guard ({seen.a_key})"
-        yield Finding(Severity.UNSAFE, "guard-not-asked", what, do)
-    elif WEBHOOK_NAME in probe.message:
-        what = f"{where} could not be asked about: {probe.message}"
-        do = "docs/operations.md, InterlockCallsFailing, has what each of these words means"
-        yield Finding(Severity.STUCK, "guard-not-called", what, do)
+def answers(seen: Seen) -> Iterator[Finding]:
+    """What came of the dry runs that the guard denies, whatever there is in the cluster."""
+    for probe in seen.probes:
+        where = f"a dry run in namespace {probe.namespace}"
+        if probe.code < 300:  # noqa: PLR2004
+            what = f"{where} that the guard has to deny was let through: {probe.webhook} was not asked"
+            do = f"{APPLY_AGAIN}. INTERLOCK_A_KEY has to be here what it is at the guard ({seen.a_key})"
+            yield Finding(Severity.UNSAFE, "guard-not-asked", what, do)
+        elif not is_denied_by(probe.webhook, probe.message):
+            what = f"{where} could not be asked about: {probe.message}"
+            do = "docs/operations.md, InterlockCallsFailing, has what each of these words means"
+            yield Finding(Severity.STUCK, "guard-not-called", what, do)
 
 
-def is_denied_by_the_guard(message: str) -> bool:
-    """Whether it is the API server's word for a denial of the guard (webhook/errors, ToStatusErr)."""
-    return message.startswith(f'admission webhook "{WEBHOOK_NAME}" denied the request')
+def is_denied_by(webhook: str, message: str) -> bool:
+    """Whether it is the API server's word for a denial of a webhook (apiserver, webhook/errors)."""
+    return message.startswith(f'admission webhook "{webhook}" denied the request')
 
 
 def other_webhooks(seen: Seen) -> Iterator[Finding]:

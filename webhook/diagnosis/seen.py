@@ -29,8 +29,9 @@ class ServiceName:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What the API server answered to the dry run of a creation that the guard has to deny."""
+    """What the API server answered to the dry run of a creation that a webhook of the guard has to deny."""
 
+    webhook: str
     namespace: str
     code: int
     message: str
@@ -58,7 +59,7 @@ class Seen:
     controllers: Documents | None = None
     secret: Document | None = None
     handshakes: Mapping[str, str] = field(default_factory=dict)
-    probe: Probe | None = None
+    probes: tuple[Probe, ...] = ()
     nodes: Documents | None = None
     definitions: Mapping[str, Document] = field(default_factory=dict)
     trainjobs: Documents | None = None

@@ -74,7 +74,7 @@ async def examine(cluster: Cluster, wish: Wish | None = None, *, seconds: float 
     """Read all that tells whether a cluster is safe, and tell what is wrong. Writes nothing.
 
     What cannot be read is told in the diagnosis. Takes what `manifests/people` gives a viewer; `try_in` takes
-    create of trainjobs there, and `secret` get of that Secret.
+    create of trainjobs and jobs there, and `secret` get of that Secret.
 
     Raises:
         Unreachable: the API server does not answer, or not to these credentials.
@@ -208,7 +208,7 @@ async def _around_the_guard(reader: _Reader, wish: Wish, seen: Seen) -> Seen:
         controllers = begin(_controllers(reader, others))
         secret = begin(_secret(reader, wish.secret, guard))
         handshakes = begin(_handshakes(reader, registrations.urls(seen)))
-        probe = begin(_probe(reader, wish, seen))
+        probes = begin(_probes(reader, wish, seen))
     read = {service: task.result() for service, task in endpoints.items()}
     deployment, pods = guards.result()
     return replace(
@@ -219,7 +219,7 @@ async def _around_the_guard(reader: _Reader, wish: Wish, seen: Seen) -> Seen:
         controllers=controllers.result(),
         secret=secret.result(),
         handshakes=handshakes.result(),
-        probe=probe.result(),
+        probes=probes.result(),
     )
 
 
@@ -264,14 +264,20 @@ async def _handshakes(reader: _Reader, urls: Mapping[str, bytes]) -> dict[str, s
     return {url: fault for url, fault in zip(urls, faults, strict=True) if fault is not None}
 
 
-async def _probe(reader: _Reader, wish: Wish, seen: Seen) -> Probe | None:
+async def _probes(reader: _Reader, wish: Wish, seen: Seen) -> tuple[Probe, ...]:
     if wish.try_in is None or TRAINJOBS.group not in reader.served:
-        return None
-    collection = TRAINJOBS.at(reader.served[TRAINJOBS.group]).within(wish.try_in)
+        return ()
+    trainjobs = TRAINJOBS.at(reader.served[TRAINJOBS.group]).within(wish.try_in)
     runtime = next((one for one in seen.runtimes or () if one.get("kind") == CLUSTER_RUNTIMES.kind), None)
     name = str(runtime["metadata"]["name"]) if runtime else ""
-    asking = calling.tried(reader.cluster, collection, a_key=wish.a_key, runtime=name)
-    return await reader.attempt(f"a dry run in namespace {wish.try_in}", asking)
+    what = f"a dry run in namespace {wish.try_in}"
+    tried = await asyncio.gather(
+        reader.attempt(
+            what, calling.tried_trainjob(reader.cluster, trainjobs, a_key=wish.a_key, runtime=name)
+        ),
+        reader.attempt(what, calling.tried_job(reader.cluster, JOBS.within(wish.try_in))),
+    )
+    return tuple(probe for probe in tried if probe is not None)
 
 
 @dataclass(slots=True)
