@@ -63,7 +63,6 @@ MUTATING_WEBHOOKS = Kind(
 DEPLOYMENTS = Kind("apps", "v1", "Deployment", "deployments")
 ENDPOINT_SLICES = Kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
 OLDER_ENDPOINT_SLICES = Kind("discovery.k8s.io", "v1beta1", "EndpointSlice", "endpointslices")
-"""Of API servers before 1.21."""
 RUNTIMES = Kind("trainer.kubeflow.org", "v1alpha1", "TrainingRuntime", "trainingruntimes")
 SECRETS = Kind("", "v1", "Secret", "secrets")
 LEASES = Kind("coordination.k8s.io", "v1", "Lease", "leases")
@@ -82,7 +81,7 @@ KINDS = {
 }
 CLEARED = (
     *(WEBHOOKS, MUTATING_WEBHOOKS, LEASES, WORKLOADS, LOCAL_QUEUES, CLUSTER_QUEUES, ADMISSION_CHECKS),
-    *(DEPLOYMENTS, TRAINJOBS, JOBSETS, RUNTIMES, CLUSTER_RUNTIMES, JOBS, PODS, NODES, EVENTS),
+    *(DEPLOYMENTS, SECRETS, TRAINJOBS, JOBSETS, RUNTIMES, CLUSTER_RUNTIMES, JOBS, PODS, NODES, EVENTS),
 )
 
 GUARD = "system:serviceaccount:trainjob-interlock:trainjob-interlock"
@@ -127,6 +126,11 @@ class Bench:
     def minor(self) -> int:
         """The minor version of Kubernetes; the sandbox says 36."""
         return self.server.minor if isinstance(self.server, ApiServer) else 36
+
+    @property
+    def endpoint_slices(self) -> Kind:
+        """EndpointSlices in the version that is served: discovery.k8s.io/v1 came with 1.21."""
+        return ENDPOINT_SLICES if self.minor >= 21 else OLDER_ENDPOINT_SLICES
 
     def write_kubeconfig(self, path: Path, user: str = "admin") -> Path:
         self.server.write_kubeconfig(path, user=user)
@@ -318,9 +322,11 @@ class Bench:
             await self.server.start_server()
 
     async def clear(self) -> None:
-        for kind in CLEARED:
+        for kind in (*CLEARED, self.endpoint_slices):
             for item in (await self.admin.list_all(kind)).items:
-                await until(partial(self._cleared, kind, item["metadata"]))
+                # The API server's own is its own to keep.
+                if item["metadata"]["name"] != "kubernetes":
+                    await until(partial(self._cleared, kind, item["metadata"]))
 
     async def _cleared(self, kind: Kind, metadata: Document) -> bool:
         """Whether it is gone: a real API server goes on calling a webhook a moment after that was deleted."""

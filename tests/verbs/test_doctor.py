@@ -21,9 +21,7 @@ from sandbox.controllers.kinds import JOBS, NODES, TRAINJOBS, Kind
 from tests import objects
 from tests.benches import (
     CLUSTER_ROLES,
-    ENDPOINT_SLICES,
     MUTATING_WEBHOOKS,
-    OLDER_ENDPOINT_SLICES,
     WEBHOOKS,
     Bench,
     until,
@@ -36,7 +34,6 @@ from webhook.cluster import Cluster
 from webhook.diagnosis.finding import Diagnosis, Finding, Severity
 from webhook.verbs.examining import Wish, examine
 
-SLICES_SINCE = 21
 REPLACES_SINCE, CONDITIONS_SINCE = 29, 28
 OLD = ["kubernetes-too-old", "conditions-ignored"]
 """What is found of every Kubernetes that is older, in this order."""
@@ -68,11 +65,11 @@ async def build(bench: Bench, cluster: ACluster) -> None:
 
 async def create(bench: Bench, document: dict[str, Any]) -> None:
     document = copy.deepcopy(document)
-    if document["kind"] == "EndpointSlice" and bench.minor < SLICES_SINCE:
+    if document["kind"] == "EndpointSlice":
         await bench.ensure_namespace(document["metadata"]["namespace"])
-        older = document | {"apiVersion": "discovery.k8s.io/v1beta1"}
-        path = OLDER_ENDPOINT_SLICES.path(document["metadata"]["namespace"])
-        await bench.admin.request("POST", path, body=older)
+        kind = bench.endpoint_slices
+        path = kind.path(document["metadata"]["namespace"])
+        await bench.admin.request("POST", path, body=document | {"apiVersion": kind.api_version})
     elif document["kind"] == "CustomResourceDefinition":
         document["metadata"].pop("generation", None)
         await bench.admin.request(
@@ -123,9 +120,6 @@ async def viewer(bench: Bench, tmp_path: Path) -> AsyncIterator[Doctor]:
 
         await until(permitted)
         yield viewer
-    slices = ENDPOINT_SLICES if bench.minor >= SLICES_SINCE else OLDER_ENDPOINT_SLICES
-    for item in (await bench.admin.list_all(slices)).items:
-        await bench.remove(slices, item["metadata"]["name"], item["metadata"]["namespace"])
 
 
 @pytest.fixture
@@ -281,12 +275,12 @@ async def test_a_viewer_may_not_have_it_tried_and_is_told_what_that_takes(
     assert [one.kind for one in diagnosis.findings if one.kind not in OLD] == []
     assert {one.what for one in diagnosis.not_seen} == {"a dry run in namespace default"}
     assert [one.why.partition(" is forbidden")[0] for one in diagnosis.not_seen] == [
-        "HTTP 403, trainjobs.trainer.kubeflow.org",
         "HTTP 403, jobs.batch",
+        "HTTP 403, trainjobs.trainer.kubeflow.org",
     ]
     lacking = "create trainjobs.trainer.kubeflow.org in namespace default"
     remedy = f"Have someone give you the permission that you lack: {lacking}"
-    assert diagnosis.not_seen[0].remedy == remedy
+    assert diagnosis.not_seen[1].remedy == remedy
 
 
 async def test_a_webhook_on_jobs_that_is_gone_is_found_by_the_dry_run(

@@ -58,7 +58,10 @@ def diagnose(seen: Seen, not_seen: Iterable[Failure] = (), not_asked: Iterable[N
         failures.append(_unreadable(versions.versions, error))
     return Diagnosis(
         findings=ordered(findings),
-        not_seen=tuple(dict.fromkeys(map(wording.to_a_person, failures))),
+        # Reads run at once: sorted, two runs say the same in the same order.
+        not_seen=tuple(
+            sorted(set(map(wording.to_a_person, failures)), key=lambda one: (one.what, one.remedy))
+        ),
         not_asked=tuple(not_asked),
         versions=known,
     )

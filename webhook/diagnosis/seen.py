@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -117,6 +118,12 @@ def some(names: Iterable[str], *, most: int = 5) -> str:
     every = list(dict.fromkeys(names))
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return f"{', '.join(every[:most])}{more}"
+
+
+def numbers(version: str) -> tuple[int, int] | None:
+    """The first two of a version as `v1.36.2-gke.1` has them; None where it is none."""
+    read = re.match(r"v?(\d+)\.(\d+)", version)
+    return (int(read[1]), int(read[2])) if read else None
 
 
 def images(pod: Document) -> Iterator[str]:

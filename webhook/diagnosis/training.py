@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 from webhook.diagnosis.finding import Finding, Severity
-from webhook.diagnosis.seen import Document, Seen, annotation, is_ready, label, moment, named, some
+from webhook.diagnosis.seen import Document, Seen, annotation, is_ready, label, moment, named, numbers, some
+from webhook.diagnosis.versions import REPLACES_WHAT_HAS_ENDED_SINCE
 from webhook.rule.starts import LEAVE, POD_REPLACEMENT_ANNOTATION, REPLACED_ONCE_ENDED
 from webhook.rule.trainjob import FINISHED, JOBSET_NAME_LABEL
 from webhook.rule.verdict import OUT_OF_SERVICE_TAINT, RemainingPod
@@ -84,8 +85,12 @@ def _began(pod: RemainingPod) -> Any:
 def replaced_at_once(seen: Seen) -> Iterator[Finding]:
     """Jobs of TrainJobs that replace a pod which is only told to end: made before the guard was installed.
 
-    `podReplacementPolicy` defaults to TerminatingOrFailed, and stays as it is while a Job runs (batch/v1).
+    `podReplacementPolicy` defaults to TerminatingOrFailed, and stays as it is while a Job runs (batch/v1). Of
+    a Kubernetes that does not honour it that is told once, and not of each.
     """
+    version = numbers(seen.kubernetes or "")
+    if version is not None and version < REPLACES_WHAT_HAS_ENDED_SINCE:
+        return
     trainjobs = _trainjobs(seen)
     kept: dict[tuple[str, str], list[str]] = {}
     for job in seen.jobs or ():

@@ -5,12 +5,11 @@ Pure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from webhook.diagnosis.finding import Finding, Severity
-from webhook.diagnosis.seen import Seen, images
+from webhook.diagnosis.seen import Seen, images, numbers
 from webhook.rule import trainjob
 
 TRAINJOB_DEFINITION = f"{trainjob.RESOURCE}.{trainjob.GROUP}"
@@ -35,7 +34,7 @@ _CONTROLLERS = {"trainer-controller-manager": "trainer", "jobset": "jobset", "ku
 
 def kubernetes(seen: Seen) -> Iterator[Finding]:
     """Whether the API server does what the manifests count on."""
-    version = None if seen.kubernetes is None else _numbers(seen.kubernetes)
+    version = numbers(seen.kubernetes or "")
     if version is None:
         return
     if version < REPLACES_WHAT_HAS_ENDED_SINCE:
@@ -103,7 +102,7 @@ def jobset(seen: Seen) -> Iterator[Finding]:
 def kueue(seen: Seen) -> Iterator[Finding]:
     """Whether Kueue writes TrainJobs as this Trainer reads them."""
     told = dict(versions(seen)).get("kueue", "")
-    version = _numbers(told)
+    version = numbers(told)
     definition = seen.definitions.get(TRAINJOB_DEFINITION)
     patches = definition is not None and all(
         _has(one, "spec", "runtimePatches") for one in _served(definition)
@@ -131,11 +130,6 @@ def _parted(image: str) -> tuple[str, str]:
     last = image.rpartition("/")[2].partition("@")[0]
     repository, _, tag = last.partition(":")
     return repository, tag
-
-
-def _numbers(version: str) -> tuple[int, int] | None:
-    read = re.match(r"v?(\d+)\.(\d+)", version)
-    return (int(read[1]), int(read[2])) if read else None
 
 
 def _served(definition: Mapping[str, Any]) -> list[Mapping[str, Any]]:
