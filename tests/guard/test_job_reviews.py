@@ -19,6 +19,7 @@ from tests.benches import EVENTS, until
 from tests.conftest import Guard, Reply, guard_against
 from tests.objects import (
     JOBSET_CONTROLLER,
+    JOBSET_UID,
     TRAINJOB_UID,
     UID,
     Document,
@@ -37,7 +38,8 @@ from webhook.guard.job_reviews import JobReviews
 from webhook.guard.metrics import GuardMetrics
 from webhook.guard.reviews import Pending
 from webhook.questions.start import StartAnswer, StartSubject
-from webhook.rule.starts import LEAVE
+from webhook.rule.starts import JOBSET_UID_LABEL, LEAVE, RESTART_ATTEMPT_LABEL
+from webhook.rule.trainjob import JOBSET_NAME_LABEL
 from webhook.telling.registration import JOBS_PATH
 from webhook.telling.review import read_request
 
@@ -421,7 +423,86 @@ async def test_a_label_that_the_same_request_takes_away_hides_no_pod(
     job = job_of_jobset(suspend=False)
     del job["metadata"]["labels"]
     reply = await post(asking, job_review(job, old=job_of_jobset(suspend=True)))
-    assert reply.response["status"]["reason"] == "PodsRemain"
+    assert reply.response["status"]["reason"] == "BadRequest"
+    assert "the labels of its JobSet change while it is un-suspended" in reply.message
+    assert cluster.asked == []
+
+
+def relabelled(label: str, value: str | None, *, suspend: bool = True) -> Document:
+    """The review of an edit that gives a Job another label, or takes it away."""
+    old, new = (job_of_jobset(suspend=suspend) for _ in range(2))
+    start = {JOBSET_UID_LABEL: JOBSET_UID, RESTART_ATTEMPT_LABEL: "0"}
+    old["metadata"]["labels"] |= start
+    new["metadata"]["labels"] |= start
+    if value is None:
+        del new["metadata"]["labels"][label]
+    else:
+        new["metadata"]["labels"][label] = value
+    return job_review(new, old=old)
+
+
+HIDDEN = pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        (JOBSET_NAME_LABEL, None),
+        (JOBSET_NAME_LABEL, ""),
+        (JOBSET_UID_LABEL, None),
+        (JOBSET_UID_LABEL, "another"),
+        (RESTART_ATTEMPT_LABEL, None),
+        (RESTART_ATTEMPT_LABEL, "7"),
+    ],
+)
+KEPT = (
+    "Job llama-node-0 keeps the labels of JobSet llama: by them it is found, and without them it would start "
+    "pods unasked. Nothing was changed; delete the Job instead"
+)
+
+
+@HIDDEN
+@pytest.mark.parametrize("suspend", [True, False])
+async def test_the_labels_that_a_job_is_found_by_stay(
+    asking: Guard, cluster: ScriptedApiServer, label: str, value: str | None, suspend: bool
+) -> None:
+    reply = await post(asking, relabelled(label, value, suspend=suspend))
+    status = reply.response["status"]
+    assert (status["code"], status["reason"], status["message"]) == (403, "Forbidden", KEPT)
+    assert reply.response["auditAnnotations"] == {"decision": "Forbidden"}
+    assert [read.path.rpartition("/")[2] for read in cluster.asked] == ["llama"]
+
+
+async def test_the_label_of_a_jobset_that_is_not_its_own_is_given_to_no_job(asking: Guard) -> None:
+    reply = await post(asking, relabelled(JOBSET_NAME_LABEL, "another", suspend=False))
+    assert reply.response["status"]["reason"] == "BadRequest"
+
+
+@HIDDEN
+async def test_the_labels_of_a_bare_jobsets_job_are_its_owners(
+    asking: Guard, cluster: ScriptedApiServer, label: str, value: str | None
+) -> None:
+    bare = jobset_of_trainjob()
+    del bare["metadata"]["ownerReferences"]
+    cluster.script["jobsets"] = answer(bare)
+    reply = await post(asking, relabelled(label, value))
+    assert reply.response["auditAnnotations"] == {"decision": "NotATrainJobs"}
+    assert reply.response["allowed"] is True
+
+
+async def test_labels_stay_while_nobody_can_tell_whose_they_are(
+    asking: Guard, cluster: ScriptedApiServer
+) -> None:
+    cluster.script["jobsets"] = refusal(500, "InternalError", "etcdserver: no leader")
+    assert_could_not_tell(await post(asking, relabelled(JOBSET_NAME_LABEL, None)))
+    del cluster.script["jobsets"]
+    reply = await post(asking, relabelled(JOBSET_NAME_LABEL, None))
+    assert reply.response["status"]["reason"] == "Forbidden"
+
+
+async def test_a_label_that_the_jobset_is_not_found_by_is_free(
+    asking: Guard, cluster: ScriptedApiServer
+) -> None:
+    reply = await post(asking, relabelled("team", "x"))
+    assert reply.response["auditAnnotations"] == {"decision": "NoStart"}
+    assert cluster.asked == []
 
 
 @pytest.mark.parametrize("field", ["jobset-uid", "restart-attempt"])
@@ -521,10 +602,11 @@ async def test_each_answer_is_counted_by_its_verdict(asking: Guard, cluster: Scr
     await post(asking, CREATED)
     cluster.script["jobsets"] = answer(jobset_of_trainjob(suspend=True))
     await post(asking, CREATED)
+    await post(asking, relabelled(JOBSET_NAME_LABEL, None))
     cluster.script["jobsets"] = hang()
     await post(asking, CREATED, timeout="200ms")
     moved = (await scrape(asking)).moved(before, "interlock_job_decisions_total")
-    told = ("Clear", "BadRequest", "NoStart", "PodsRemain", "OrderOutOfDate", "CheckFailed")
+    told = ("Clear", "BadRequest", "NoStart", "PodsRemain", "OrderOutOfDate", "Forbidden", "CheckFailed")
     assert moved == {(verdict,): 1 for verdict in told}
 
 
@@ -562,6 +644,37 @@ async def test_a_denial_is_an_event_of_the_trainjob_and_a_dry_run_is_none(
     assert event["involvedObject"]["kind"] == "TrainJob"
     assert event["involvedObject"]["name"] == "llama"
     assert event["message"] == "waiting for pods of the previous execution to go: old on gpu-1 (gone)"
+
+
+async def test_an_order_that_is_out_of_date_is_one_event_for_all_jobs_and_ends_no_wait(
+    sandbox: Sandbox, guard: Guard
+) -> None:
+    for document in SANDBOXED:
+        sandbox.put(document)
+    assert (await post(guard, CREATED)).response["status"]["reason"] == "PodsRemain"
+    sandbox.put(jobset_of_trainjob(suspend=True))
+    for name in ("llama-node-0", "llama-node-1", "llama-node-0"):
+        late = job_review(job_of_jobset(name, suspend=False))
+        assert (await post(guard, late)).response["status"]["reason"] == "OrderOutOfDate"
+    forbidden = relabelled(JOBSET_NAME_LABEL, None)
+    assert (await post(guard, forbidden)).response["status"]["reason"] == "Forbidden"
+    async with Client(sandbox.kubeconfig()) as client:
+
+        async def told() -> dict[str, Any]:
+            events = (await client.list_all(EVENTS, "team")).items
+            return {event["reason"]: event for event in events}
+
+        async def all_told() -> bool:
+            return set(await told()) == {"ReadmissionDenied", "OrderOutOfDate", "Forbidden"}
+
+        await until(all_told)
+        events = await told()
+    assert {event["involvedObject"]["name"] for event in events.values()} == {"llama"}
+    late_event = events["OrderOutOfDate"]
+    assert late_event["message"].startswith("no pods of Job llama-node-0 were started: JobSet llama is susp")
+    assert events["Forbidden"]["message"] == KEPT
+    waiting = (await scrape(guard)).of("interlock_waiting_trainjobs")
+    assert sum(waiting.values()) == 1
 
 
 async def test_against_the_sandbox_a_start_waits_for_the_pod_of_another_and_then_does_not(

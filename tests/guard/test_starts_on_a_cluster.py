@@ -9,127 +9,32 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import pytest
-import yaml
 
-from sandbox.controllers import ApiError, Controllers, Process, Waits
-from sandbox.controllers.kinds import EVENTS, JOBS, JOBSETS, PODS, RUNTIMES, TRAINJOBS, Kind, Object
-from sandbox.controllers.planning import Create, delete
+from sandbox.controllers import ApiError, Controllers, Process
+from sandbox.controllers.kinds import EVENTS, JOBS, JOBSETS, PODS, TRAINJOBS, Kind, Object
+from sandbox.controllers.planning import delete
 from tests import objects
-from tests.apiserver import TESTS
-from tests.benches import GUARD, Bench, until
-from tests.collecting import collecting
-from tests.conftest import Guard, guard_against
+from tests.benches import MUTATING_WEBHOOKS, Bench, until
+from tests.conftest import Guard
+from tests.guard.starting import NO_TOLERATION, decisions, guard_of_jobs, replicated, runs, stand_ins, train
 from webhook.rule.starts import RESTART_ATTEMPT_LABEL
-from webhook.telling.registration import JOBS_PATH
+from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
+from webhook.telling.registration import mutating_webhook_configuration
 
-POLICIES_SINCE = 29
-"""Kubernetes 1.29 is the first to keep a Job's `podReplacementPolicy` without a feature gate."""
-
-AT_ONCE = Waits(toleration=timedelta(), longest_retry=timedelta(seconds=0.2))
-PATIENT = Waits(toleration=timedelta(hours=1), longest_retry=timedelta(seconds=0.2))
 WITHOUT_AND_WITH = pytest.mark.parametrize("guarded", [False, True], ids=["without", "with"])
-CRDS = Kind(
-    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False
-)
 NOWHERE = "https://127.0.0.1:9"
 
 
 @pytest.fixture
 async def guard(bench: Bench, tmp_path: Path) -> AsyncIterator[Guard]:
     """A guard with the permissions of the manifests; nothing calls it yet."""
-    if bench.minor < POLICIES_SINCE:
-        pytest.skip(
-            f"Kubernetes 1.{bench.minor} keeps no podReplacementPolicy of a Job: name an API server of"
-            f" 1.{POLICIES_SINCE} or later in KUBEBUILDER_ASSETS, such as `setup-envtest use -p path` gets"
-        )
-    if bench.is_real:
-        pytest.skip(
-            "the stand-ins wait out the 300 s for which a real API server lets pods tolerate a lost node, and"
-            " leave runtimes behind: nine of these fail for it; the sandbox's bench shows the same starts"
-        )
-    await bench.permit_the_guard()
-    async with guard_against(bench.write_kubeconfig(tmp_path / "guard.kubeconfig", GUARD)) as guard:
-        start = objects.job_review(objects.job_of_jobset(suspend=False), namespace="default")
-
-        async def permitted() -> bool:
-            reply = await guard.post(start, path=JOBS_PATH)
-            return bool(reply.response["status"]["reason"] == "OrderOutOfDate")
-
-        # RBAC takes a role up a moment after it was written.
-        await until(permitted)
+    async with guard_of_jobs(bench, tmp_path) as guard:
         yield guard
-
-
-@asynccontextmanager
-async def stand_ins(bench: Bench, **options: Any) -> AsyncIterator[Controllers]:
-    """Trainer, JobSet, the Job controller, the garbage collector and kubelets."""
-    await _serve_runtimes(bench)
-    masters = ("system:masters",)
-    kubeconfig = bench.server.kubeconfig(user="controllers", groups=masters)
-    defaults: dict[str, Any] = {"grace_seconds": 0, "backoff_seconds": 0.1, "waits": AT_ONCE}
-    async with collecting(bench), Controllers(kubeconfig, also_in=masters, **(defaults | options)) as cluster:
-        yield cluster
-    for name in await bench.names(RUNTIMES, ""):
-        await bench.remove(RUNTIMES, name, "")
-
-
-async def _serve_runtimes(bench: Bench) -> None:
-    if not bench.is_real:
-        return
-    crd = yaml.safe_load((TESTS / "crds" / "clustertrainingruntimes.yaml").read_text())
-    try:
-        await bench.admin.request("POST", CRDS.path(), body=crd)
-    except ApiError as error:
-        if error.reason != "AlreadyExists":
-            raise
-
-    async def served() -> bool:
-        try:
-            await bench.admin.request("GET", RUNTIMES.path())
-        except ApiError:
-            return False
-        return True
-
-    await until(served)
-
-
-def replicated(name: str, count: int = 1, *, pods: int = 1, **more: Any) -> Object:
-    template = {"spec": {"containers": [{"name": "node", "image": "trainer"}], "restartPolicy": "Never"}}
-    spec = {
-        "parallelism": pods,
-        "completions": pods,
-        "completionMode": "Indexed",
-        "backoffLimit": 0,
-        "template": template,
-    }
-    return {"name": name, "replicas": count, "template": {"spec": spec}} | more
-
-
-async def train(cluster: Controllers, *replicated_jobs: Object, **jobset: Any) -> None:
-    """Create a TrainJob that runs; with a runtime of its own where one is described."""
-    if replicated_jobs:
-        spec = {"template": {"spec": {"replicatedJobs": [*replicated_jobs], **jobset}}}
-        runtime = {"apiVersion": RUNTIMES.api_version, "kind": RUNTIMES.name, "metadata": {"name": "own"}}
-        await cluster.client.write(Create(RUNTIMES, {**runtime, "spec": spec}))
-        await cluster.client.until(RUNTIMES, bool)
-    trainjob = objects.trainjob(namespace="default", suspend=False)
-    trainjob["spec"]["runtimeRef"]["name"] = "own" if replicated_jobs else "torch"
-    await cluster.client.write(Create(TRAINJOBS, trainjob))
-
-
-async def runs(cluster: Controllers, count: int) -> tuple[Process, ...]:
-    running = await cluster.processes_until(lambda processes: len(processes) == count, seconds=30)
-    await cluster.client.until(
-        PODS,
-        lambda pods: sum((pod.get("status") or {}).get("phase") == "Running" for pod in pods) >= count,
-        seconds=30,
-    )
-    return running
 
 
 class Watched:
@@ -162,7 +67,7 @@ async def test_a_node_that_is_lost_in_the_middle_of_training(
     if guarded:
         await bench.register(guard.url, guard.authority_pem)
     async with stand_ins(bench) as cluster:
-        await train(cluster)
+        await train(cluster, replicated("node", pods=2, retries=6, tolerations=NO_TOLERATION))
         lost, other = await runs(cluster, 2)
         with Watched(cluster) as watched:
             await cluster.nodes.lose(lost.node)
@@ -223,7 +128,7 @@ async def attempts(cluster: Controllers) -> list[tuple[str, str]]:
 async def test_a_restart_with_a_straggler_on_a_lost_node(bench: Bench, guard: Guard, guarded: bool) -> None:
     if guarded:
         await bench.register(guard.url, guard.authority_pem)
-    async with stand_ins(bench, waits=PATIENT) as cluster:
+    async with stand_ins(bench) as cluster:
         policy = {"maxRestarts": 3, "restartStrategy": "Recreate"}
         await train(cluster, replicated("a"), replicated("b"), failurePolicy=policy)
         straggler, failing = await runs(cluster, 2)
@@ -325,24 +230,15 @@ async def denials(bench: Bench) -> list[str]:
 
 
 @pytest.mark.prove
+@pytest.mark.timeout(480)
 async def test_two_hundred_jobs_start_each_asked_about_once(bench: Bench, guard: Guard) -> None:
     await bench.register(guard.url, guard.authority_pem)
     async with stand_ins(bench) as cluster:
         before = len(await decisions(bench))
         await train(cluster, replicated("node", 200))
-        await cluster.client.until(PODS, lambda pods: len(pods) == 200, seconds=120)
+        await cluster.client.until(PODS, lambda pods: len(pods) == 200, seconds=400)
         told = (await decisions(bench))[before:]
     assert Counter(told) == {"Patched": 200}
-
-
-async def decisions(bench: Bench) -> list[str]:
-    """What the webhook on Jobs told the audit log."""
-    return [
-        value
-        for annotations in await bench.audit_annotations()
-        for key, value in annotations.items()
-        if key == "jobs.interlock.dispatch.phpboyscout.uk/decision"
-    ]
 
 
 async def test_jobs_that_are_not_a_jobsets_and_writes_that_start_nothing_never_call(
@@ -351,9 +247,11 @@ async def test_jobs_that_are_not_a_jobsets_and_writes_that_start_nothing_never_c
     """The webhook is registered at an address that nothing answers at: a call is a refused write."""
     await bench.register_jobs(NOWHERE, guard.authority_pem)
     bare = objects.job_of_jobset("bare", suspend=True, namespace="default", owner_uid=None)
-    del bare["metadata"]["labels"], bare["metadata"]["uid"], bare["status"]
     queued = objects.job_of_jobset("queued", suspend=True, namespace="default", owner_uid=None)
-    del queued["metadata"]["uid"], queued["status"]
+    for document in (bare, queued):
+        del document["metadata"]["uid"], document["metadata"]["labels"], document["status"]
+        # A Job without labels is given those of its pods (SetDefaults_Job, pkg/apis/batch/v1/defaults.go).
+        del document["spec"]["template"]["metadata"]
     queued["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "main"}
     for document in (bare, queued):
         name = document["metadata"]["name"]
@@ -409,3 +307,53 @@ async def test_while_no_guard_answers_starts_are_refused_and_the_rest_goes_on(
         # The guard is back, and nobody does anything.
         await bench.register_jobs(guard.url, guard.authority_pem)
         await runs(cluster, 2)
+
+
+@WITHOUT_AND_WITH
+async def test_a_suspended_job_whose_label_somebody_takes_off(
+    bench: Bench, guard: Guard, guarded: bool
+) -> None:
+    """The API server asks about neither the edit nor the start after it, unless the edit is a condition."""
+    configuration = mutating_webhook_configuration(
+        url=guard.url, ca_bundle=guard.authority_pem, a_key=DEFAULT_A_KEY
+    )
+    if not guarded:
+        (condition,) = configuration["webhooks"][0]["matchConditions"]
+        starts = [way for way in condition["expression"].split("\n|| ") if "labels" not in way]
+        condition["expression"] = "\n|| ".join(starts)
+    await bench.register_jobs(guard.url, guard.authority_pem)
+    await bench.patch(MUTATING_WEBHOOKS, configuration["metadata"]["name"], configuration)
+    async with stand_ins(bench) as cluster:
+        await bench.create(objects.trainjob(namespace="default", suspend=True))
+        await cluster.client.until(JOBS, bool)
+        off = {"metadata": {"labels": {JOBSET_NAME_LABEL: None}}}
+        if guarded:
+
+            async def kept() -> bool:
+                try:
+                    await bench.patch(JOBS, "llama-node-0", off)
+                except ApiError as error:
+                    return (
+                        "keeps the labels of JobSet llama" in error.message
+                        and error.code == HTTPStatus.FORBIDDEN
+                    )
+                return False
+
+            # The conditions as shipped are in force a moment after they are written.
+            await until(kept)
+            assert (await bench.get(JOBS, "llama-node-0"))["metadata"]["labels"][JOBSET_NAME_LABEL] == "llama"
+            return
+
+        async def taken_off() -> bool:
+            try:
+                await bench.patch(JOBS, "llama-node-0", off)
+            except ApiError:
+                return False
+            return True
+
+        await until(taken_off)
+        before = len(await decisions(bench))
+        cluster.jobset.stall()
+        await bench.patch(JOBS, "llama-node-0", {"spec": {"suspend": False}})
+        await runs(cluster, 2)
+        assert (await decisions(bench))[before:] == []

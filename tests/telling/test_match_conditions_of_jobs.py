@@ -16,6 +16,7 @@ from webhook.guard.job_reviews import JobReviews
 from webhook.guard.metrics import GuardMetrics
 from webhook.guard.reviews import Answer
 from webhook.questions.start import StartAnswer, StartSubject
+from webhook.rule.starts import JOBSET_UID_LABEL, RESTART_ATTEMPT_LABEL
 from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
 from webhook.telling.registration import mutating_webhook_configuration
 from webhook.telling.review import read_request
@@ -70,6 +71,12 @@ def without_label(document: Document) -> Document:
     return document
 
 
+def relabelled(document: Document, label: str) -> Document:
+    document = deepcopy(document)
+    document["metadata"]["labels"][label] = "another"
+    return document
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -81,6 +88,11 @@ def without_label(document: Document) -> Document:
         pytest.param(SUSPENDED, SUSPENDED | {"spec": {"suspend": None}}, id="suspend null"),
         pytest.param(SUSPENDED, {"metadata": SUSPENDED["metadata"]}, id="spec taken away"),
         pytest.param(SUSPENDED, without_label(RUNS), id="un-suspended, its label taken away"),
+        pytest.param(SUSPENDED, without_label(SUSPENDED), id="its label taken away, suspended"),
+        pytest.param(RUNS, without_label(RUNS), id="its label taken away, running"),
+        pytest.param(RUNS, relabelled(RUNS, JOBSET_NAME_LABEL), id="of another JobSet"),
+        pytest.param(RUNS, relabelled(RUNS, JOBSET_UID_LABEL), id="of another JobSet of the name"),
+        pytest.param(RUNS, relabelled(RUNS, RESTART_ATTEMPT_LABEL), id="of another restart"),
     ],
 )
 def test_what_could_start_pods_is_sent_to_the_guard(old: Document | None, new: Document) -> None:
@@ -91,6 +103,7 @@ def test_what_could_start_pods_is_sent_to_the_guard(old: Document | None, new: D
     ("old", "new"),
     [
         pytest.param(RUNS, SUSPENDED, id="suspended"),
+        pytest.param(RUNS, relabelled(RUNS, "team"), id="a label of its own"),
         pytest.param(RUNS, RUNS | {"status": {"active": 1}}, id="it runs"),
         pytest.param(ABSENT, RUNS, id="it ran"),
         pytest.param(SUSPENDED, SUSPENDED | {"status": {}}, id="it is suspended"),
@@ -105,7 +118,13 @@ def test_what_starts_nothing_of_a_jobset_does_not_depend_on_the_guard(
 
 
 LABELS = st.fixed_dictionaries(
-    {}, optional={JOBSET_NAME_LABEL: st.sampled_from(["llama", "", "a,b", "l" * 300]), "team": st.just("x")}
+    {},
+    optional={
+        JOBSET_NAME_LABEL: st.sampled_from(["llama", "", "a,b", "l" * 300]),
+        JOBSET_UID_LABEL: st.sampled_from(["one", "another"]),
+        RESTART_ATTEMPT_LABEL: st.sampled_from(["0", "1", ""]),
+        "team": st.just("x"),
+    },
 )
 SPEC = st.fixed_dictionaries(
     {},

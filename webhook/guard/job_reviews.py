@@ -16,7 +16,7 @@ from webhook.questions.start import NotATrainJobs, OfATrainJob, StartAnswer, Sta
 from webhook.rule import starts, waits
 from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.readmission import Operation
-from webhook.rule.starts import Job, JsonPatch, OutOfDate, read_job, starts_pods
+from webhook.rule.starts import Job, JsonPatch, OutOfDate, hides_a_job, read_job, starts_pods
 from webhook.rule.trainjob import KIND, is_label_value, is_object_name
 from webhook.rule.verdict import Clear, Unknown, remaining_count
 from webhook.telling import review, wording
@@ -61,7 +61,9 @@ class JobReviews:
     ) -> None:
         """Count the decision, and a denial in earnest as a wait of the Job."""
         self._metrics.job_decided(answer.verdict, asked=asked, seconds=seconds)
-        if asked and not dry_run and answer.regarding is not None:
+        # What is denied without something to wait for ends no wait that there is.
+        is_a_try = answer.allowed or answer.waits is not None
+        if asked and not dry_run and is_a_try and answer.regarding is not None:
             self._metrics.tried(answer.regarding.namespace, answer.waiting, answer.waits)
 
     def _weighed(self, request: Request) -> Answer | Pending:
@@ -77,51 +79,64 @@ class JobReviews:
         new = read_job(request.object)
         old = None if request.old_object is None else read_job(request.old_object)
         starting = starts_pods(request.verb, old, new)
-        # A label that the request takes away was what the pods are found by.
-        jobset_name = new.jobset_name or ("" if old is None else old.jobset_name)
-        if not jobset_name or (request.verb is Operation.UPDATE and not starting):
+        relabelled = request.old_object is not None and hides_a_job(request.old_object, request.object)
+        # A label that the request takes away was what the Job and its pods are found by.
+        jobset_name = old.jobset_name if relabelled and old is not None else new.jobset_name
+        if not jobset_name or (request.verb is Operation.UPDATE and not (starting or relabelled)):
             return unasked(request, "NoStart")
         if not is_label_value(jobset_name):
             return _bad_request(request, f"the label of its JobSet is {jobset_name[:80]!r}, no label value")
         # Else a label of a JobSet that no TrainJob owns would have it started unseen.
-        if new.controlling_jobset not in ("", jobset_name):
-            owner = new.controlling_jobset[:80]
-            return _bad_request(request, f"it has the label of JobSet {jobset_name} and belongs to {owner!r}")
+        if new.jobset_name and new.controlling_jobset not in ("", new.jobset_name):
+            of, owner = new.jobset_name[:80], new.controlling_jobset[:80]
+            return _bad_request(request, f"it has the label of JobSet {of} and belongs to {owner!r}")
+        if relabelled and starting:
+            return _bad_request(request, "the labels of its JobSet change while it is un-suspended")
         is_made = request.verb is Operation.CREATE
         start = replace(new.start, job_uid="") if is_made else new.start
         job = replace(new, jobset_name=jobset_name, start=start)
-        return self._pending(request, job, starts=starting)
+        return self._pending(request, job, starts=starting, relabelled=relabelled)
 
-    def _pending(self, request: Request, job: Job, *, starts: bool) -> Pending:
+    def _pending(self, request: Request, job: Job, *, starts: bool, relabelled: bool) -> Pending:
         namespace = request.namespace or job.namespace
         if not is_object_name(namespace):
             raise NotAReviewError("the namespace of the Job is none that Kubernetes accepts")
         uid, operation = request.uid, request.verb
-        subject = StartSubject(namespace, job, starts)
+        # Of what is denied whatever else is there, only whose it is has to be read.
+        subject = StartSubject(namespace, job, starts and not relabelled)
 
         async def answer(seconds: float) -> Answer:
             try:
-                return _told(uid, operation, subject, await self._ask(subject, seconds))
+                asked = await self._ask(subject, seconds)
+                return _told(uid, operation, subject, asked, relabelled=relabelled)
             except Exception as error:  # noqa: BLE001 - no fault of the guard may become a yes, or a bare 500
                 return _internal_error(error, uid=uid, name=job.name)
 
         return Pending(uid, answer)
 
 
-def _told(uid: str, operation: Operation, subject: StartSubject, asked: StartAnswer) -> Answer:
+def _told(
+    uid: str, operation: Operation, subject: StartSubject, asked: StartAnswer, *, relabelled: bool
+) -> Answer:
     job = subject.job
     if isinstance(asked, NotATrainJobs):
         return Answer(review.allowed(uid, decision="NotATrainJobs"), True, "NotATrainJobs")
     regarding = _regarding(subject, asked)
-    because = _because(operation, subject)
+    because = "relabelled" if relabelled else _because(operation, subject)
     match asked.verdict:
+        case Clear() if relabelled:
+            message = wording.job_labels_kept(job.name, jobset=job.jobset_name)
+            body = review.forbidden(uid, message, name=job.name, asked_about=JOBS)
+            return _final(body, "Forbidden", message, because, regarding, distinct=message)
         case Clear():
             body = _allowed(uid, job, patch=starts.patch(operation, job))
             return Answer(body, True, "Clear", 0, because, regarding=regarding, waiting=_waiting(job))
         case OutOfDate():
             message = wording.out_of_date(asked.verdict, job=job.name, jobset=job.jobset_name)
             body = review.out_of_date(uid, message, name=job.name)
-            return Answer(body, False, review.OUT_OF_DATE, because=because, message=message)
+            # One event for all Jobs of a JobSet that are late for the same reason.
+            distinct = f"{review.OUT_OF_DATE} {asked.verdict.name}"
+            return _final(body, review.OUT_OF_DATE, message, because, regarding, distinct=distinct)
         case verdict:
             message = wording.denial(verdict)
             return Answer(
@@ -136,6 +151,22 @@ def _told(uid: str, operation: Operation, subject: StartSubject, asked: StartAns
                 regarding=regarding,
                 waiting=_waiting(job),
             )
+
+
+def _final(
+    body: bytes, reason: str, message: str, because: str, regarding: Regarding | None, *, distinct: str
+) -> Answer:
+    """A denial that no wait ends."""
+    return Answer(
+        body,
+        allowed=False,
+        verdict=reason,
+        because=because,
+        message=message,
+        distinct=distinct,
+        regarding=regarding,
+        event_reason=reason,
+    )
 
 
 def _allowed(uid: str, job: Job, *, patch: JsonPatch) -> bytes:

@@ -20,7 +20,15 @@ WAYS = tuple(way.value for way in Way)
 RECORD_VERDICTS = ("RecordKept", "Ended", "EndedByAPerson", "NotATrainJobs")
 """What the webhook on pods answers after a question, whichever way the record would end."""
 
-JOB_VERDICTS = (*VERDICTS, "OrderOutOfDate", "BadRequest", "NoStart", "NotATrainJobs", "Unguarded")
+JOB_VERDICTS = (
+    *VERDICTS,
+    "OrderOutOfDate",
+    "Forbidden",
+    "BadRequest",
+    "NoStart",
+    "NotATrainJobs",
+    "Unguarded",
+)
 """What the webhook on Jobs answers."""
 
 NUMBER_VERDICTS = ("NumberKept", "NoFall", "BadRequest", "CheckFailed", "Unguarded")

@@ -45,6 +45,9 @@ REPLACED_ONCE_ENDED = "Failed"
 
 SHORTEST_GRACE_SECONDS = 1
 
+LABELS_OF_A_JOB = (JOBSET_NAME_LABEL, JOBSET_UID_LABEL, RESTART_ATTEMPT_LABEL)
+"""The labels by which a Job is found, and told to be of one start or another. JobSet sets them once."""
+
 JsonPatch = list[dict[str, Any]]
 
 
@@ -158,6 +161,22 @@ def starts_pods(operation: Operation, old: Job | None, new: Job) -> bool:
     if old is None:
         raise ValueError("an UPDATE has an old object")
     return old.suspended
+
+
+def hides_a_job(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether an UPDATE changes the labels by which a Job of a JobSet is found.
+
+    Without them it is no order that an admission has to wait for, and the API server, whose objectSelector
+    goes by them, does not ask about its start. The JobSet controller would start it all the same: it knows
+    its Jobs by their owner (`getChildJobs` in its jobset_controller.go).
+
+    Raises:
+        UnreadableAnswerError: a field has another type than batch/v1 gives it.
+    """
+    before, after = (part(part(document, "metadata", "Job"), "labels", "Job") for document in (old, new))
+    if not text(before, JOBSET_NAME_LABEL, "Job"):
+        return False
+    return any(text(before, label, "Job") != text(after, label, "Job") for label in LABELS_OF_A_JOB)
 
 
 def patch(operation: Operation, job: Job) -> JsonPatch:

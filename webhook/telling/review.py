@@ -219,9 +219,9 @@ def record_kept(uid: str, message: str, *, name: str) -> bytes:
     return _denial(uid, LOCKED, RECORD_KEPT, message, _details(name, PODS), None)
 
 
-def forbidden(uid: str, message: str, *, name: str) -> bytes:
-    """The answer no to what takes away the labels that a pod is found by: no retry helps."""
-    return _denial(uid, FORBIDDEN, "Forbidden", message, _details(name, PODS), None)
+def forbidden(uid: str, message: str, *, name: str, asked_about: GroupResource = PODS) -> bytes:
+    """The answer no to what takes away the labels that a pod or a Job is found by: no retry helps."""
+    return _denial(uid, FORBIDDEN, "Forbidden", message, _details(name, asked_about), None)
 
 
 def _details(name: str, asked_about: GroupResource) -> dict[str, Any]:

@@ -232,6 +232,15 @@ def out_of_date(order: OutOfDate, *, job: str, jobset: str) -> str:
     )
 
 
+def job_labels_kept(job: str, *, jobset: str) -> str:
+    """The labels by which a Job is found cannot be changed."""
+    return (
+        f"Job {cut(job, _LONGEST_VALUE)} keeps the labels of JobSet {cut(jobset, _LONGEST_VALUE)}: by them "
+        "it is found, and without them it would start pods unasked. Nothing was changed; delete the Job "
+        "instead"
+    )
+
+
 def unreadable_job(reason: str) -> str:
     """The object is not a Job as batch/v1 describes it, or names no JobSet that there can be."""
     return f"cannot read this Job: {cut(reason, _LONGEST_CAUSE)}; nothing was started. Correct the field"

@@ -1,0 +1,120 @@
+"""Jobs that somebody makes, applies or resumes by hand with the labels of another JobSet: on each bench."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.controllers import ApiError
+from sandbox.controllers.kinds import JOBS, Object
+from tests import objects
+from tests.benches import Bench
+from tests.conftest import Guard
+from tests.guard.starting import guard_of_jobs
+from webhook.rule.starts import JOBSET_UID_LABEL, RESTART_ATTEMPT_LABEL
+
+
+@pytest.fixture
+async def guard(bench: Bench, tmp_path: Path) -> AsyncIterator[Guard]:
+    """A guard with the permissions of the manifests; nothing calls it yet."""
+    async with guard_of_jobs(bench, tmp_path) as guard:
+        yield guard
+
+
+async def a_trainjobs_jobset(bench: Bench) -> str:
+    """Make a running TrainJob and its JobSet by hand, where no controller runs; return the JobSet's uid."""
+    trainjob = await bench.create(objects.trainjob(namespace="default", suspend=False))
+    jobset = objects.jobset_of_trainjob(namespace="default")
+    jobset["metadata"]["ownerReferences"][0]["uid"] = trainjob["metadata"]["uid"]
+    del jobset["metadata"]["uid"]
+    uid: str = (await bench.create(jobset))["metadata"]["uid"]
+    return uid
+
+
+def by_hand(name: str, uid: str, *, suspend: bool, **changes: Any) -> Object:
+    """A Job that somebody writes, with the labels of the JobSet of that uid."""
+    job = objects.job_of_jobset(name, suspend=suspend, namespace="default", **({"owner_uid": uid} | changes))
+    del job["metadata"]["uid"], job["status"]
+    for labels in (job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]):
+        labels |= {JOBSET_UID_LABEL: uid, RESTART_ATTEMPT_LABEL: "0"}
+    return job
+
+
+NOT_ITS = "it carries the label of JobSet llama and does not belong to it"
+HOSTILE: dict[str, tuple[Object, int, str]] = {
+    "no owner": ({"owner_uid": None}, 423, NOT_ITS),
+    "an owner that does not exist": ({"owner_uid": "of-nobody"}, 423, NOT_ITS),
+    "a JobSet that does not exist": ({"jobset_name": "nobodys"}, 423, "there is no JobSet nobodys"),
+    "pods of another JobSet": ({"pods_jobset_name": "another"}, 423, NOT_ITS),
+    "a JobSet of 300 characters": ({"jobset_name": "l" * 300}, 400, "no label value"),
+    "a selector": ({"jobset_name": "llama,x!=y"}, 400, "no label value"),
+}
+STORED = ("no owner", "pods of another JobSet")
+"""Which of them stay where they were made: labels that are none are not stored, orphans are collected."""
+WAYS = [
+    *((way, hostile) for way in ("made", "applied") for hostile in HOSTILE),
+    *(("resumed", hostile) for hostile in STORED),
+]
+
+
+async def sent(bench: Bench, way: str, job: Object) -> None:
+    match way:
+        case "made":
+            await bench.create(job)
+        case "applied":
+            path = f"{JOBS.path('default', 'mine')}?fieldManager=somebody&force=true"
+            await bench.admin.request("PATCH", path, body=job, content_type="application/apply-patch+yaml")
+        case _:
+            await bench.patch(JOBS, "mine", {"spec": {"suspend": False}})
+
+
+@pytest.mark.parametrize(("way", "hostile"), WAYS)
+async def test_a_job_that_somebody_makes_by_hand_starts_nothing(
+    bench: Bench, guard: Guard, way: str, hostile: str
+) -> None:
+    changes, code, words = HOSTILE[hostile]
+    uid = await a_trainjobs_jobset(bench)
+    job = by_hand("mine", uid, suspend=way == "resumed", **changes)
+    if way == "resumed":
+        await bench.create(job)
+    await bench.register_jobs(guard.url, guard.authority_pem)
+    with pytest.raises(ApiError) as refused:
+        await sent(bench, way, job)
+    assert refused.value.code == code
+    assert 'admission webhook "jobs.interlock.dispatch.phpboyscout.uk" denied' in refused.value.message
+    assert words in refused.value.message
+    if way != "resumed":
+        assert await bench.names(JOBS) == []
+
+
+async def test_nothing_else_is_set_on_a_job(bench: Bench, guard: Guard) -> None:
+    """The same Job, stored without the webhook and with it."""
+    uid = await a_trainjobs_jobset(bench)
+    wished: dict[str, Any] = {"grace": 0, "policy": "TerminatingOrFailed"}
+    without = await bench.create(by_hand("without", uid, suspend=True, **wished))
+    await bench.register_jobs(guard.url, guard.authority_pem)
+    guarded = await bench.create(by_hand("guarded", uid, suspend=True, **wished))
+    left = by_hand("left", uid, suspend=True, policy="TerminatingOrFailed", wish="leave")
+    kept = await bench.create(left)
+    expected = deepcopy(without["spec"])
+    expected["podReplacementPolicy"] = "Failed"
+    expected["template"]["spec"]["terminationGracePeriodSeconds"] = 1
+    assert specified(guarded) == specified({"spec": expected})
+    assert guarded["metadata"]["labels"] == without["metadata"]["labels"]
+    assert guarded["metadata"].get("annotations") == without["metadata"].get("annotations")
+    assert kept["spec"]["podReplacementPolicy"] == "TerminatingOrFailed"
+
+
+def specified(job: Object) -> Object:
+    """The spec without what the API server tells each Job apart by."""
+    spec: Object = deepcopy(job["spec"])
+    spec.pop("selector", None)
+    labels = spec["template"]["metadata"]["labels"]
+    for label in ("controller-uid", "job-name"):
+        labels.pop(label, None)
+        labels.pop(f"batch.kubernetes.io/{label}", None)
+    return spec
