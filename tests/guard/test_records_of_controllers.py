@@ -31,7 +31,7 @@ from sandbox.controllers.users import (
 from tests import objects
 from tests.benches import GUARD, WEBHOOKS, Bench, until
 from tests.conftest import Guard, guard_against
-from tests.guard.test_starts_on_a_cluster import runs, train
+from tests.guard.starting import runs, train
 from tests.scrapes import scrape
 
 Ends = Callable[[Bench], Awaitable[None]]
