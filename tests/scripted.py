@@ -171,12 +171,13 @@ class ScriptedApiServer:
     script: dict[str, Handler] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     port: int = 0
+    host: str = "127.0.0.1"
 
     async def __aenter__(self) -> Self:
         self._stack = AsyncExitStack()
         self._news = asyncio.Condition()
         authority = new_authority(now=datetime.now(UTC))
-        serving = authority.issue(ip_addresses=["127.0.0.1"], now=datetime.now(UTC))
+        serving = authority.issue(ip_addresses=[self.host], now=datetime.now(UTC))
         self.authority_pem, self._tls = serving.authority_pem, serving.server_context()
         self._defaults: dict[str, Handler] = {
             "pods": answer(listed("PodList", [])),
@@ -199,7 +200,7 @@ class ScriptedApiServer:
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         tls: ssl.SSLContext = self._tls
-        await web.TCPSite(runner, "127.0.0.1", self.port, ssl_context=tls, reuse_address=True).start()
+        await web.TCPSite(runner, self.host, self.port, ssl_context=tls, reuse_address=True).start()
         self.port = runner.addresses[0][1]
 
     async def stop(self) -> None:
@@ -211,7 +212,8 @@ class ScriptedApiServer:
 
     def write_kubeconfig(self, path: Path, token: str = "valid") -> Path:
         ca = base64.b64encode(self.authority_pem).decode()
-        cluster = {"server": f"https://127.0.0.1:{self.port}", "certificate-authority-data": ca}
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        cluster = {"server": f"https://{host}:{self.port}", "certificate-authority-data": ca}
         document = {
             "apiVersion": "v1",
             "kind": "Config",

@@ -55,7 +55,9 @@ LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or erro
 
 @app.command()
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; default 0.0.0.0.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; default all, IPv4 and IPv6.")
+    ] = None,
     port: Annotated[
         int | None, typer.Option(help="Port to listen on; 0 takes a free one; default 9443.")
     ] = None,

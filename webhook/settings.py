@@ -51,7 +51,9 @@ class Settings(BaseSettings):
 
     model_config = _FROM_ENVIRONMENT
 
-    host: str = Field("0.0.0.0", description="Address to listen on; `::` for IPv6.")  # noqa: S104
+    host: str | None = Field(
+        None, description="Address to listen on; without it all of them, of both families: IPv4 and IPv6."
+    )
     port: int = Field(9443, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     url: str | None = Field(
         None,
@@ -125,7 +127,9 @@ class KueueSettings(BaseSettings):
 
     model_config = _FROM_ENVIRONMENT
 
-    host: str = Field("0.0.0.0", description="Address of the probes and the metrics.")  # noqa: S104
+    host: str | None = Field(
+        None, description="Address of the probes and the metrics; without it all, of both families."
+    )
     port: int = Field(8081, ge=0, le=65535, description="Port of the probes and the metrics; 0: a free one.")
     kubeconfig: str | None = Field(None, description="kubeconfig; without it, in a pod, its ServiceAccount.")
     context: str | None = Field(None, description="Context of the kubeconfig.")

@@ -10,7 +10,7 @@ import signal
 import ssl
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -75,11 +75,14 @@ class Served:
 
 @asynccontextmanager
 async def running(
-    *arguments: str, environment: Mapping[str, str], stop: signal.Signals = signal.SIGKILL
+    *arguments: str,
+    environment: Mapping[str, str],
+    stop: signal.Signals = signal.SIGKILL,
+    program: Sequence[str] = ("-m", "webhook.cli"),
 ) -> AsyncIterator[Served]:
     """A process of `interlock`, which is sent `stop` at the end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "webhook.cli", *arguments),
+        *(sys.executable, *program, *arguments),
         stdout=PIPE,
         stderr=PIPE,
         env={**os.environ, **environment},

@@ -423,17 +423,6 @@ async def test_the_overlay_for_the_nodes_network_replaces_a_guard_before_it_star
         kubernetes_validate.validate(document, f"1.{NEWEST}", strict=True)
 
 
-async def test_the_overlay_for_ipv6_has_the_guard_listen_there(tmp_path: Path) -> None:
-    built = await documented_overlay("clusters whose pods have IPv6 addresses first", tmp_path)
-    (deployment,) = (document for document in built if document["kind"] == "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    variables = {variable["name"]: variable["value"] for variable in container["env"]}
-    assert variables.pop("INTERLOCK_HOST") == "::"
-    assert variables == {variable["name"]: variable["value"] for variable in guard()["env"]}
-    for document in built:
-        kubernetes_validate.validate(document, f"1.{NEWEST}", strict=True)
-
-
 async def test_the_overlay_for_openshift_with_cert_manager_names_no_group(tmp_path: Path) -> None:
     built = await documented_overlay("OpenShift with cert-manager", tmp_path)
     (deployment,) = (document for document in built if document["kind"] == "Deployment")

@@ -22,6 +22,7 @@ from webhook.cluster.answers import ReadFailedError
 from webhook.cluster.credentials import Caller
 from webhook.cluster.deadline import within
 from webhook.cluster.leadership import Leadership, identity
+from webhook.listening import listen
 from webhook.metrics import PATH as METRICS_PATH, scraped
 from webhook.settings import KueueSettings
 
@@ -113,8 +114,8 @@ async def _probes(settings: KueueSettings, cluster: Cluster, metrics: CheckMetri
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_PROBE_SECONDS)
     await runner.setup()
     try:
-        await web.TCPSite(runner, settings.host, settings.port).start()
-        _log.info("listening", host=settings.host, port=runner.addresses[0][1])
+        host, port = await listen(runner, settings.host, settings.port)
+        _log.info("listening", host=host, port=port)
         yield
     finally:
         await runner.cleanup()

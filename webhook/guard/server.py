@@ -28,6 +28,7 @@ from webhook.guard.record_reviews import RecordReviews
 from webhook.guard.reviews import Webhook
 from webhook.guard.tls import Tls, tls
 from webhook.guard.trainjob_reviews import TrainJobReviews
+from webhook.listening import listen
 from webhook.questions.admission import Subject, ask
 from webhook.questions.node_states import SharedNodeStates
 from webhook.questions.record import RecordAnswer, RecordSubject, ask_record
@@ -111,15 +112,8 @@ async def listening(
         )
         await runner.setup()
         try:
-            site = web.TCPSite(
-                runner, settings.host, settings.port, ssl_context=secured.context, backlog=1024
-            )
-            try:
-                await site.start()
-            except OSError as error:
-                raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
-            port = runner.addresses[0][1]
-            _log.info("listening", host=settings.host, port=port)
+            host, port = await listen(runner, settings.host, settings.port, ssl_context=secured.context)
+            _log.info("listening", host=host, port=port)
             assert runner.server is not None  # noqa: S101 - there is one after setup()
             becoming_ready = _become_ready(cluster, registrations, lifecycle, secured, port=port)
             background = [

@@ -158,7 +158,7 @@ async def _from_files(settings: Settings, now: Callable[[], datetime]) -> AsyncI
 async def _made_now(settings: Settings) -> AsyncIterator[Tls]:
     """Serve with a certificate for the URL's host and for `dns_names`, of an authority that is not kept."""
     hosts, addresses = _hosts_and_addresses(
-        {"localhost", "127.0.0.1", *settings.names, *_host_of(settings.url)}
+        {"localhost", "127.0.0.1", "::1", *settings.names, *_host_of(settings.url)}
     )
     now = datetime.now(UTC)
     certificate = new_authority(now=now).issue(dns_names=hosts, ip_addresses=addresses, now=now)
