@@ -174,7 +174,7 @@ async def test_namespaces_config_maps_and_secrets_are_made_by_command(
 
 
 async def test_a_kind_that_is_not_installed_is_unknown(sandbox: Sandbox, kubectl: Kubectl) -> None:
-    assert 'the server doesn\'t have a resource type "deployments"' in await kubectl("get", "deployments")
+    assert 'the server doesn\'t have a resource type "statefulsets"' in await kubectl("get", "statefulsets")
 
 
 async def test_drain_evicts_and_a_deletion_is_tried_for_dry(sandbox: Sandbox, kubectl: Kubectl) -> None:
