@@ -21,6 +21,7 @@ from tests.conftest import guard_against
 from tests.programs import Kubectl, Ran
 from webhook.rule.trainjob import DEFAULT_A_KEY
 
+CONDITIONS_SINCE = 28
 REFUSED = (
     'admission webhook "readmission.interlock.dispatch.phpboyscout.uk" denied the request: '
     "waiting for pods of the previous execution to go: llama-node-0-1-x on node-1 (Ready=Unknown)"
@@ -258,5 +259,7 @@ async def test_while_no_guard_answers_nothing_is_readmitted(bench: Bench, kubect
     await bench.register("https://127.0.0.1:1", gone)
     ran = await kubectl("patch", "trainjob", "llama", "--type=merge", "-p", '{"spec":{"suspend":false}}')
     assert ran.code == 1
-    assert 'failed calling webhook "readmission.interlock.dispatch.phpboyscout.uk"' in ran.err
+    # Mutating webhooks come first, and without matchConditions the one that keeps A is called for every update.
+    called = "readmission" if bench.minor >= CONDITIONS_SINCE else "numbers"
+    assert f'failed calling webhook "{called}.interlock.dispatch.phpboyscout.uk"' in ran.err
     await assert_untouched(bench, before)

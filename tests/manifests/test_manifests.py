@@ -103,7 +103,7 @@ async def test_the_roles_hold_what_the_guard_asks_of_the_api_server_and_no_more(
 
 
 def test_the_roles_are_tested_against_every_request_the_guard_can_make() -> None:
-    needs_no_permission = {"reach", "preferred_version", "served_versions"}
+    needs_no_permission = {"reach", "preferred_version", "preferred_versions", "served_versions"}
     others_name_the_resource = {"fetch", "create", "replace", "patch", "apply", "listed", "watch"}
     reads = {"pods", "pod_metadata", "pod", "jobs", "jobset", "jobset_of", "node"}
     assert requests_of(Client) == needs_no_permission | others_name_the_resource
