@@ -394,9 +394,16 @@ PARTS = [
     Part(
         "a Job that belongs to another JobSet than its label says starts nothing",
         "webhook/guard/job_reviews.py",
-        '        if new.controlling_jobset not in ("", jobset_name):',
+        '        if new.jobset_name and new.controlling_jobset not in ("", new.jobset_name):',
         "        if False:",
         "tests/guard/test_job_reviews.py::test_the_label_of_a_bare_jobset_starts_no_job_of_another_unseen",
+    ),
+    Part(
+        "the labels that a Job is found by stay",
+        "webhook/rule/starts.py",
+        '    return any(text(before, label, "Job") != text(after, label, "Job") for label',
+        "    return False and any(1 for label",
+        "tests/guard/test_job_reviews.py::test_the_labels_that_a_job_is_found_by_stay",
     ),
     Part(
         "a Job's JobSet name that there cannot be reaches no selector",
@@ -479,8 +486,8 @@ PARTS = [
     Part(
         "every Job that is made calls the guard",
         "webhook/telling/conditions.py",
-        """f"request.operation == 'CREATE'\\n|| {_suspended('oldObject')} && !""",
-        """f"request.operation == 'UPDATE' && {_suspended('oldObject')} && !""",
+        """"could-start-pods", "expression": "\\n|| ".join(ways)}]""",
+        """"could-start-pods", "expression": f"oldObject != null && ({' || '.join(ways)})"}]""",
         f"{START_CONDITIONS}::test_what_could_start_pods_is_sent_to_the_guard",
     ),
     Part(
@@ -522,8 +529,8 @@ PARTS = [
     Part(
         "a Job that is un-suspended calls the guard",
         "webhook/telling/conditions.py",
-        """f"request.operation == 'CREATE'\\n|| {_suspended('oldObject')} && !""",
-        """f"request.operation == 'CREATE'\\n|| false && {_suspended('oldObject')} && !""",
+        """f"{_suspended('oldObject')} && !({_suspended('object')})",\n        *(f"!""",
+        """*(f"!""",
         f"{START_CONDITIONS}::test_nothing_that_is_denied_or_set_escapes_the_guard",
     ),
     Part(

@@ -259,7 +259,7 @@ async def test_while_no_guard_answers_nothing_is_readmitted(bench: Bench, kubect
     await bench.register("https://127.0.0.1:1", gone)
     ran = await kubectl("patch", "trainjob", "llama", "--type=merge", "-p", '{"spec":{"suspend":false}}')
     assert ran.code == 1
-    # Mutating webhooks come first, and without matchConditions the one that keeps A is called for every update.
+    # Mutating webhooks come first, and without matchConditions the one that keeps A has every update.
     called = "readmission" if bench.minor >= CONDITIONS_SINCE else "numbers"
     assert f'failed calling webhook "{called}.interlock.dispatch.phpboyscout.uk"' in ran.err
     await assert_untouched(bench, before)

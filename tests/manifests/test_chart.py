@@ -87,7 +87,6 @@ def test_every_folder_of_manifests_is_compared_or_has_no_objects_of_its_own() ->
     [
         ("Kubernetes 1.27 and 1.28", {"flowSchema": {"apiVersion": "v1beta3"}}),
         ("guards on the network of their nodes", {"guard": {"hostNetwork": True}}),
-        ("clusters whose pods have IPv6 addresses first", {"guard": {"host": "::"}}),
         ("OpenShift with cert-manager", {"certManager": {"enabled": True, "fsGroup": None}}),
         (
             "a namespace and names of your own",
