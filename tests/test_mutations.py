@@ -531,7 +531,7 @@ PARTS = [
         "webhook/telling/conditions.py",
         """f"{_suspended('oldObject')} && !({_suspended('object')})",\n        *(f"!""",
         """*(f"!""",
-        f"{START_CONDITIONS}::test_nothing_that_is_denied_or_set_escapes_the_guard",
+        f"{START_CONDITIONS}::test_what_could_start_pods_is_sent_to_the_guard",
     ),
     Part(
         "what doctor could not see is not sound",
