@@ -190,6 +190,16 @@ def is_address(name: str) -> bool:
     return True
 
 
+def is_among(name: str, names: frozenset[str]) -> bool:
+    """Whether a certificate of these names is for this one: `*` stands for one label (RFC 6125)."""
+    if is_address(name):
+        return str(ipaddress.ip_address(name)) in names
+    name = name.lower().rstrip(".")
+    _, _, parent = name.partition(".")
+    known = {one.lower() for one in names}
+    return name in known or (bool(parent) and f"*.{parent}" in known)
+
+
 def bare_server_context() -> ssl.SSLContext:
     """Return a context for HTTP/1.1 over TLS 1.2 or later whose handshakes fail: it has no certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
@@ -18,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from certs.authority import ServingCertificate, has_issued, is_address
+from certs.authority import ServingCertificate, has_issued, is_among
 from certs.pem import PemError, authorities_of, certificates_in, encoded, private_key_in
 
 LEAST_RSA_BITS = 2048
@@ -84,7 +83,7 @@ class CertificateFiles:
 
     def lacking(self, serving: ServingCertificate, names: Iterable[str]) -> str | None:
         """Why clients that call by one of these names do not accept it, or None."""
-        missing = sorted(name for name in names if not _is_among(name, serving.names))
+        missing = sorted(name for name in names if not is_among(name, serving.names))
         if not missing:
             return None
         known = ", ".join(sorted(serving.names))
@@ -242,16 +241,6 @@ def _is_for_a_server(certificate: x509.Certificate) -> bool:
     except x509.ExtensionNotFound:
         return True
     return not _SERVER_USAGES.isdisjoint(usages)
-
-
-def _is_among(name: str, names: frozenset[str]) -> bool:
-    """Whether a certificate of these names is for this one: `*` stands for one label (RFC 6125)."""
-    if is_address(name):
-        return str(ip_address(name)) in names
-    name = name.lower().rstrip(".")
-    _, _, parent = name.partition(".")
-    known = {one.lower() for one in names}
-    return name in known or (bool(parent) and f"*.{parent}" in known)
 
 
 def _called(certificate: x509.Certificate) -> str:

@@ -19,7 +19,7 @@ from webhook.guard.metrics import GuardMetrics
 from webhook.metrics import Metrics
 from webhook.rule.trainjob import DEFAULT_A_KEY
 from webhook.telling.gate import gate_of
-from webhook.telling.registration import mutating_webhook_configuration, webhook_configuration
+from webhook.telling.registration import PATHS, mutating_webhook_configuration, webhook_configuration
 
 DOCUMENT = REPOSITORY / "docs" / "metrics.md"
 
@@ -68,6 +68,7 @@ def a_guard_that_tells_all() -> Metrics:
         mutating_webhook_configuration(url="https://guard", a_key=DEFAULT_A_KEY),
     ]
     metrics.gates = lambda: [gate_of(one, one) for one in shipped]
+    metrics.misfits = lambda: dict.fromkeys(PATHS, ())
     return metrics
 
 

@@ -22,6 +22,8 @@ from webhook.telling.registration import Service, webhook_configuration
 
 SECRET = "trainjob-interlock/trainjob-interlock-certificate"
 CONFIGURATION = "trainjob-interlock"
+CALLED = "trainjob-interlock.trainjob-interlock.svc"
+"""The name that the configuration calls the guards by; the clients of the test call them by address."""
 GUARD = "guard"
 
 COMMAND_SECONDS = 20

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults_under_load.apiserver import CONFIGURATION, SECRET
+from tests.faults_under_load.apiserver import CALLED, CONFIGURATION, SECRET
 from tests.faults_under_load.service import Endpoint
 from tests.fuzz.wire import Connection, NoReplyError
 from tests.guard.test_serve import Served, served
@@ -45,7 +45,7 @@ class Replica:
         environment = {
             "INTERLOCK_CERTIFICATE_SECRET": SECRET,
             "INTERLOCK_WEBHOOK_CONFIGURATION": CONFIGURATION,
-            "INTERLOCK_DNS_NAMES": "127.0.0.1",
+            "INTERLOCK_DNS_NAMES": f"127.0.0.1,{CALLED}",
         }
         self._served = await self._lifetime.enter_async_context(served(self.kubeconfig, **environment))
         await self._served.told("ready")

@@ -129,7 +129,10 @@ async def kept(sandbox: Sandbox, kubeconfig: Path) -> AsyncIterator[Guard]:
     service = Service("trainjob-interlock", "trainjob-interlock")
     sandbox.put(webhook_configuration(service=service, a_key=DEFAULT_A_KEY))
     sandbox.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "trainjob-interlock"}})
-    settings = {"certificate_secret": SECRET, "dns_names": "127.0.0.1"}
+    settings = {
+        "certificate_secret": SECRET,
+        "dns_names": "127.0.0.1,trainjob-interlock.trainjob-interlock.svc",
+    }
     async with guard_against(kubeconfig, **settings) as guard:
         await guard.lifecycle.has_certificate.wait()
         yield guard

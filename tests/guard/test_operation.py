@@ -27,6 +27,8 @@ REVIEW = orjson.dumps(objects.review(objects.trainjob(suspend=False), old=object
 CLIENTS = 8
 OFTEN = 100
 SECRET = "trainjob-interlock/trainjob-interlock-certificates"
+NAMES = "127.0.0.1,trainjob-interlock.trainjob-interlock.svc"
+"""By which the clients call the guards, and by which the configuration does."""
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ class Clients:
 async def test_a_rolling_restart_under_load_fails_no_request(sandbox: Sandbox, tmp_path: Path) -> None:
     endpoints = Endpoints()
     clients = Clients(endpoints, sandbox)
-    environment = {"INTERLOCK_CERTIFICATE_SECRET": SECRET, "INTERLOCK_DNS_NAMES": "127.0.0.1"}
+    environment = {"INTERLOCK_CERTIFICATE_SECRET": SECRET, "INTERLOCK_DNS_NAMES": NAMES}
     kubeconfig = tmp_path / "kubeconfig"
     async with AsyncExitStack() as stack:
         old = [AsyncExitStack() for _ in range(3)]
@@ -145,7 +147,7 @@ async def test_rotation_under_load_fails_no_handshake_and_no_request(
     clients = Clients(endpoints, sandbox)
     environment = {
         "INTERLOCK_CERTIFICATE_SECRET": SECRET,
-        "INTERLOCK_DNS_NAMES": "127.0.0.1",
+        "INTERLOCK_DNS_NAMES": NAMES,
         "INTERLOCK_AUTHORITY_LIFETIME_SECONDS": "12",
         "INTERLOCK_SERVING_LIFETIME_SECONDS": "9",
         "INTERLOCK_PROPAGATION_SECONDS": "2",

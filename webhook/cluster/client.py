@@ -64,6 +64,11 @@ class Client:
         return self.transport.credentials.namespace or "default"
 
     @property
+    def namespace_of_this_pod(self) -> str | None:
+        """The namespace that this process runs in; None where it is not there by a pod's ServiceAccount."""
+        return self.transport.credentials.namespace_of_this_pod
+
+    @property
     def warning(self) -> str | None:
         """What a person has to know of where the credentials come from."""
         return self.transport.credentials.warning

@@ -19,17 +19,8 @@ from webhook.diagnosis.seen import Document, Seen, ServiceName, named, some
 from webhook.rule import trainjob
 from webhook.telling.gate import Opening, covers, gate_of
 from webhook.telling.registration import (
-    EVICTIONS_WEBHOOK_NAME,
-    JOBS_PATH,
-    JOBS_WEBHOOK_NAME,
-    NODES_PATH,
     NODES_WEBHOOK_NAME,
-    NUMBERS_PATH,
-    NUMBERS_WEBHOOK_NAME,
-    PATH,
-    RECORDS_PATH,
-    RECORDS_WEBHOOK_NAME,
-    WEBHOOK_NAME,
+    PATHS,
     Service,
     mutating_webhook_configuration,
     webhook_configuration,
@@ -40,15 +31,7 @@ APPLY_AGAIN = (
 )
 AUTHORITY_ENDS_SOON = timedelta(days=30)
 
-_PATHS = {
-    WEBHOOK_NAME: PATH,
-    RECORDS_WEBHOOK_NAME: RECORDS_PATH,
-    EVICTIONS_WEBHOOK_NAME: RECORDS_PATH,
-    NODES_WEBHOOK_NAME: NODES_PATH,
-    JOBS_WEBHOOK_NAME: JOBS_PATH,
-    NUMBERS_WEBHOOK_NAME: NUMBERS_PATH,
-}
-_OURS = frozenset(_PATHS)
+_OURS = frozenset(PATHS)
 
 _STARTS = (
     ("trainjobs", ("CREATE", "UPDATE"), trainjob.GROUP, "v1alpha1"),
@@ -99,7 +82,7 @@ def places(seen: Seen) -> Iterator[Finding]:
         webhook["name"]: _called(webhook) for _, found in _configurations(seen) for webhook in _ours_in(found)
     }
     for name, (_, path) in called.items():
-        if path != _PATHS[name]:
+        if path != PATHS[name]:
             yield Finding(
                 Severity.STUCK,
                 "wrong-path",
@@ -319,7 +302,7 @@ def _called(webhook: Document) -> tuple[str, str]:
         return f"Service {service_of(webhook)}", str(config["service"].get("path") or "")
     parts = urlsplit(str(config.get("url") or ""))
     # Whoever serves it at a path of its own ends with ours.
-    path = next((one for one in sorted(set(_PATHS.values())) if parts.path.endswith(one)), parts.path)
+    path = next((one for one in sorted(set(PATHS.values())) if parts.path.endswith(one)), parts.path)
     return f"{parts.scheme}://{parts.netloc}{parts.path.removesuffix(path)}", path
 
 

@@ -62,6 +62,7 @@ class Lifecycle:
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     why_not_ready: str = "the API server was not reached yet"
     why_no_certificate: Callable[[], str | None] = lambda: None
+    why_uncallable: Callable[[], str | None] = lambda: None
 
     def not_ready(self) -> str | None:
         """Why no review should be sent here, or None."""
@@ -69,7 +70,7 @@ class Lifecycle:
             return "stopping"
         if not self.has_certificate.is_set():
             return self.why_no_certificate() or "no serving certificate yet"
-        return None if self.reached_api_server else self.why_not_ready
+        return self.why_uncallable() if self.reached_api_server else self.why_not_ready
 
 
 SETTINGS = web.AppKey("SETTINGS", Settings)

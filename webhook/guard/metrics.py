@@ -14,6 +14,7 @@ from certs.authority import ServingCertificate
 from webhook.metrics import OPERATIONS, OTHER, REFUSALS, VERDICTS, Metrics, counted, gauge, harmless
 from webhook.rule.records import Way
 from webhook.rule.waits import Because, Waits
+from webhook.telling.calls import MISFIT_BY, Misfit
 from webhook.telling.gate import OPENED_BY, Gate
 
 WAYS = tuple(way.value for way in Way)
@@ -49,6 +50,7 @@ class GuardMetrics(Metrics):
         self.is_published: Callable[[], Mapping[str, bool]] = dict
         self.certificate_failures: Callable[[], int] = lambda: 0
         self.gates: Callable[[], Sequence[Gate]] = tuple
+        self.misfits: Callable[[], Mapping[str, Sequence[Misfit]]] = dict
         decisions = Counter(
             "interlock_decisions_total",
             "AdmissionReviews that were answered, by the answer.",
@@ -119,6 +121,7 @@ class GuardMetrics(Metrics):
         self._pull("certificate expiry", self._certificate_expiry)
         self._pull("published bundle", self._published)
         self._pull("gates", self._gates)
+        self._pull("calls", self._misfits)
         self._pull(
             "certificate failures",
             lambda: counted(
@@ -236,6 +239,21 @@ class GuardMetrics(Metrics):
                 of_platform = [one for one in gate.left_out if one.webhook == webhook]
                 left_out.add_metric([webhook], len(of_platform))
         return is_open, left_out
+
+    def _misfits(self) -> tuple[Metric, ...]:
+        misfits = self.misfits()
+        if not misfits:
+            return ()
+        family = GaugeMetricFamily(
+            "interlock_call_misfit",
+            "1 where the API server calls a webhook in a way that is not for this replica, by what it is.",
+            labels=["webhook", "by"],
+        )
+        for webhook, found in misfits.items():
+            known = {one.by for one in found}
+            for by in MISFIT_BY:
+                family.add_metric([webhook, by], float(by in known))
+        return (family,)
 
 
 @dataclass(frozen=True, slots=True)

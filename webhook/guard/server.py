@@ -19,7 +19,7 @@ from webhook.cluster.credentials import Caller
 from webhook.cluster.deadline import within
 from webhook.guard.application import DEFAULT_TIMEOUT_SECONDS, IN_FLIGHT_SECONDS, Lifecycle, create_app
 from webhook.guard.connections import HEARD, close_silent_connections
-from webhook.guard.gate import GateWatch
+from webhook.guard.gate import LOOK_AGAIN_SECONDS, GateWatch
 from webhook.guard.job_reviews import JobReviews
 from webhook.guard.metrics import GuardMetrics
 from webhook.guard.node_reviews import NodeReviews
@@ -94,8 +94,15 @@ async def listening(
         if registrations:
             # It is registered before the guard is ready, and not looked at again.
             metrics.is_published = lambda: dict.fromkeys(WEBHOOKS, lifecycle.reached_api_server)
-        gates = GateWatch(cluster, _configurations(settings, url=settings.url or "https://guard"))
+        gates = GateWatch(
+            cluster,
+            _configurations(settings, url=settings.url or "https://guard"),
+            names=lambda: None if (served := secured.in_service()) is None else served.names,
+            namespace=cluster.namespace_of_this_pod,
+        )
         metrics.gates = lambda: gates.seen
+        metrics.misfits = lambda: gates.misfits
+        lifecycle.why_uncallable = gates.why_uncallable
         webhooks: dict[str, Webhook] = {
             PATH: TrainJobReviews(ask_cluster, a_key=settings.a_key, metrics=metrics),
             JOBS_PATH: JobReviews(ask_cluster_to_start, metrics=metrics),
@@ -115,7 +122,7 @@ async def listening(
             host, port = await listen(runner, settings.host, settings.port, ssl_context=secured.context)
             _log.info("listening", host=host, port=port)
             assert runner.server is not None  # noqa: S101 - there is one after setup()
-            becoming_ready = _become_ready(cluster, registrations, lifecycle, secured, port=port)
+            becoming_ready = _become_ready(cluster, registrations, lifecycle, secured, gates, port=port)
             background = [
                 asyncio.create_task(_one_after_the_other(becoming_ready, gates.run())),
                 asyncio.create_task(close_silent_connections(runner.server, app[HEARD])),
@@ -197,7 +204,13 @@ async def _unless_signalled(starting: Awaitable[_Result], signals: asyncio.Queue
 
 
 async def _become_ready(
-    cluster: Cluster, registrations: list[dict[str, Any]], lifecycle: Lifecycle, secured: Tls, *, port: int
+    cluster: Cluster,
+    registrations: list[dict[str, Any]],
+    lifecycle: Lifecycle,
+    secured: Tls,
+    gates: GateWatch,
+    *,
+    port: int,
 ) -> None:
     pause = 0.25
     while True:
@@ -217,8 +230,21 @@ async def _become_ready(
             # The keeper publishes its CA, and so has the API server call, only a guard that can answer.
             secured.may_publish.set()
             await lifecycle.has_certificate.wait()
+            await _become_callable(gates)
             _log.info("ready", api_server=cluster.url, version=version, port=port, url=_url_of(registrations))
             return
+
+
+async def _become_callable(gates: GateWatch) -> None:
+    """Wait, where not one call of the API server can succeed here, until that is put right."""
+    told = None
+    await gates.look()
+    while (why := gates.why_uncallable()) is not None:
+        if why != told:
+            _log.warning("not ready", why=why, next_try_seconds=LOOK_AGAIN_SECONDS)
+        told = why
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        await gates.look()
 
 
 def _registrations(settings: Settings, secured: Tls) -> list[dict[str, Any]]:

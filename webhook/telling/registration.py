@@ -41,6 +41,16 @@ WEBHOOKS: Mapping[str, tuple[str, ...]] = {
 }
 """The webhooks of the guard, by the kind of the configuration that they stand in."""
 
+PATHS: Mapping[str, str] = {
+    WEBHOOK_NAME: PATH,
+    RECORDS_WEBHOOK_NAME: RECORDS_PATH,
+    EVICTIONS_WEBHOOK_NAME: RECORDS_PATH,
+    NODES_WEBHOOK_NAME: NODES_PATH,
+    JOBS_WEBHOOK_NAME: JOBS_PATH,
+    NUMBERS_WEBHOOK_NAME: NUMBERS_PATH,
+}
+"""Where the guard answers each of its webhooks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Service:

@@ -41,7 +41,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What one reading gave. `token` gives the Authorization header; one from a file may change meanwhile."""
+    """What one reading gave. `token` gives the Authorization header; one from a file may change meanwhile.
+
+    `of_this_pod`: it is the pod's own ServiceAccount, so that `namespace` is where this process runs.
+    """
 
     endpoint: Endpoint
     tls: ssl.SSLContext
@@ -49,6 +52,7 @@ class Material:
     has_certificate: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     namespace: str | None = None
+    of_this_pod: bool = False
 
     async def authorization(self) -> str | None:
         """The Authorization header to send.

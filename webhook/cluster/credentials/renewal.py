@@ -104,6 +104,11 @@ class Credentials:
         return self._loaded.namespace
 
     @property
+    def namespace_of_this_pod(self) -> str | None:
+        """The namespace of the pod whose ServiceAccount they are; None where they are another's."""
+        return self._loaded.namespace if self._loaded.of_this_pod else None
+
+    @property
     def are_awaited(self) -> bool:
         """Whether they are being read again, so that refused requests wait for them."""
         return self._loading is not None

@@ -49,6 +49,7 @@ def read(headers: tuple[tuple[str, str], ...]) -> Material:
         token,
         headers=headers,
         namespace=_namespace(),
+        of_this_pod=True,
     )
 
 
