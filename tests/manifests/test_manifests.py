@@ -20,7 +20,8 @@ from webhook import __version__
 from webhook.cluster import Cluster, events
 from webhook.cluster.certificates import ClusterCertificates
 from webhook.cluster.client import Client
-from webhook.cluster.resource import WEBHOOK_CONFIGURATIONS
+from webhook.cluster.resource import DEFINITIONS, WEBHOOK_CONFIGURATIONS
+from webhook.diagnosis.versions import TRAINJOB_DEFINITION
 from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
 from webhook.settings import Settings
 from webhook.telling.registration import Service, mutating_webhook_configuration, webhook_configuration
@@ -166,6 +167,7 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
             await certificates.secret(namespace, name)
             await certificates.create_secret(secret)
             await certificates.update_secret(secret)
+            await cluster.fetch(DEFINITIONS.one(TRAINJOB_DEFINITION))
             for kind in WEBHOOK_CONFIGURATIONS:
                 registration = Registration(kind, configuration["metadata"]["name"], frozenset())
                 await certificates.webhook_configuration(registration)
@@ -179,7 +181,7 @@ async def permissions_used(tmp_path: Path) -> set[Permission]:
     return used
 
 
-CONFINED_BY_NAME = {"secrets", *(one.plural for one in WEBHOOK_CONFIGURATIONS.values())}
+CONFINED_BY_NAME = {"secrets", DEFINITIONS.plural, *(one.plural for one in WEBHOOK_CONFIGURATIONS.values())}
 
 KINDS = {
     "pods": "PodList",
@@ -187,6 +189,7 @@ KINDS = {
     "jobs": "JobList",
     "a-jobset": "JobSet",
     "a-node": "Node",
+    TRAINJOB_DEFINITION: "CustomResourceDefinition",
     "trainjob-interlock-certificate": "Secret",
     "secrets": "Secret",
 }

@@ -9,6 +9,7 @@ import pytest
 
 from tests.benches import Document, kustomized
 from tests.manifests.test_manifests import beside_the_checkout, overlay_in_docs
+from webhook.diagnosis.versions import TRAINJOB_DEFINITION
 
 RENAMED = [
     pytest.param("namespace: team-guard\n", id="namespace"),
@@ -77,7 +78,7 @@ def misfits(built: list[Document]) -> list[str]:
             for rule in one["rules"]
             for name in rule.get("resourceNames", ())
         }
-        == {configuration},
+        == {configuration, TRAINJOB_DEFINITION},
         "calls": {
             (webhook["clientConfig"]["service"]["name"], webhook["clientConfig"]["service"]["namespace"])
             for one in configurations

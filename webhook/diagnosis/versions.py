@@ -64,17 +64,22 @@ def trainer(seen: Seen) -> Iterator[Finding]:
         )
         return
     definition = seen.definitions.get(TRAINJOB_DEFINITION)
-    if definition is None:
-        return
+    finding = None if definition is None else trainer_too_old(definition)
+    if finding is not None:
+        yield finding
+
+
+def trainer_too_old(definition: Mapping[str, Any]) -> Finding | None:
+    """What is not seen of TrainJobs that have another definition than Trainer's since 2.2; else None."""
     lacking = [one["name"] for one in _served(definition) if not _has(one, "spec", "runtimePatches")]
-    if lacking:
-        what = (
-            f"TrainJobs have no spec.runtimePatches ({', '.join(lacking)}): this Trainer is older than 2.2, "
-            "and an A, a job-id or a submission in podTemplateOverrides is not seen"
-        )
-        yield Finding(
-            Severity.UNSAFE, "trainer-too-old", what, "Upgrade Trainer to 2.2 or later (docs/versions.md)"
-        )
+    if not lacking:
+        return None
+    what = (
+        f"TrainJobs have no spec.runtimePatches ({', '.join(lacking)}): this Trainer is older than 2.2, "
+        "and an A, a job-id or a submission in podTemplateOverrides is not seen"
+    )
+    do = "Upgrade Trainer to 2.2 or later (docs/versions.md)"
+    return Finding(Severity.UNSAFE, "trainer-too-old", what, do)
 
 
 def jobset(seen: Seen) -> Iterator[Finding]:

@@ -63,6 +63,8 @@ class Lifecycle:
     why_not_ready: str = "the API server was not reached yet"
     why_no_certificate: Callable[[], str | None] = lambda: None
     why_uncallable: Callable[[], str | None] = lambda: None
+    warning: Callable[[], str | None] = lambda: None
+    """What is amiss and no reason to send reviews elsewhere, or None."""
 
     def not_ready(self) -> str | None:
         """Why no review should be sent here, or None."""
@@ -122,9 +124,11 @@ async def _healthz(_: web.Request) -> web.Response:
 
 
 async def _readyz(request: web.Request) -> web.Response:
-    reason = request.app[LIFECYCLE].not_ready()
+    lifecycle = request.app[LIFECYCLE]
+    reason = lifecycle.not_ready()
     if reason is None:
-        return web.Response(text="ok\n")
+        warning = lifecycle.warning()
+        return web.Response(text="ok\n" if warning is None else f"ok\nwarning: {warning}\n")
     return web.Response(status=503, text=f"not ready: {reason}\n")
 
 

@@ -27,6 +27,7 @@ from webhook.guard.number_reviews import NumberReviews
 from webhook.guard.record_reviews import RecordReviews
 from webhook.guard.reviews import Webhook
 from webhook.guard.tls import Tls, tls
+from webhook.guard.trainer_watch import TrainerWatch
 from webhook.guard.trainjob_reviews import TrainJobReviews
 from webhook.listening import listen
 from webhook.questions.admission import Subject, ask
@@ -103,6 +104,8 @@ async def listening(
         metrics.gates = lambda: gates.seen
         metrics.misfits = lambda: gates.misfits
         lifecycle.why_uncallable = gates.why_uncallable
+        trainer = TrainerWatch(cluster)
+        lifecycle.warning = lambda: trainer.too_old
         webhooks: dict[str, Webhook] = {
             PATH: TrainJobReviews(ask_cluster, a_key=settings.a_key, metrics=metrics),
             JOBS_PATH: JobReviews(ask_cluster_to_start, metrics=metrics),
@@ -124,7 +127,7 @@ async def listening(
             assert runner.server is not None  # noqa: S101 - there is one after setup()
             becoming_ready = _become_ready(cluster, registrations, lifecycle, secured, gates, port=port)
             background = [
-                asyncio.create_task(_one_after_the_other(becoming_ready, gates.run())),
+                asyncio.create_task(_one_after_the_other(becoming_ready, _watching(gates, trainer))),
                 asyncio.create_task(close_silent_connections(runner.server, app[HEARD])),
             ]
             try:
@@ -135,6 +138,12 @@ async def listening(
                 await asyncio.gather(*background, return_exceptions=True)
         finally:
             await runner.cleanup()
+
+
+async def _watching(gates: GateWatch, trainer: TrainerWatch) -> None:
+    async with asyncio.TaskGroup() as watches:
+        watches.create_task(gates.run())
+        watches.create_task(trainer.run())
 
 
 _Result = TypeVar("_Result")
