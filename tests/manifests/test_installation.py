@@ -77,8 +77,9 @@ class Installation:
         match document["kind"]:
             case "Service":
                 document["spec"] |= {"type": "ExternalName", "externalName": "localhost"}
-            case "ValidatingWebhookConfiguration":
-                document["webhooks"][0]["clientConfig"]["service"]["port"] = self.port
+            case "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration":
+                for webhook in document["webhooks"]:
+                    webhook["clientConfig"]["service"]["port"] = self.port
         return document
 
     async def start_a_guard(self, **more: str) -> Served:
