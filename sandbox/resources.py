@@ -72,8 +72,61 @@ RESOURCES = (
     _core("secrets", "Secret"),
     _core("configmaps", "ConfigMap", "cm"),
     _core("serviceaccounts", "ServiceAccount", "sa", returns_deleted=True),
+    _core("services", "Service", "svc", has_status=True, returns_deleted=True),
     Resource("batch", ("v1",), "jobs", "Job", has_status=True, has_generation=True),
-    Resource("apps", ("v1",), "deployments", "Deployment", has_status=True, has_generation=True),
+    # What an installation is made of: objects that nobody acts on.
+    Resource(
+        "apps",
+        ("v1",),
+        "deployments",
+        "Deployment",
+        short_names=("deploy",),
+        has_status=True,
+        has_generation=True,
+    ),
+    Resource(
+        "policy",
+        ("v1",),
+        "poddisruptionbudgets",
+        "PodDisruptionBudget",
+        short_names=("pdb",),
+        has_status=True,
+        has_generation=True,
+    ),
+    Resource(
+        "networking.k8s.io",
+        ("v1",),
+        "networkpolicies",
+        "NetworkPolicy",
+        short_names=("netpol",),
+        has_generation=True,
+    ),
+    Resource(
+        "scheduling.k8s.io",
+        ("v1",),
+        "priorityclasses",
+        "PriorityClass",
+        namespaced=False,
+        short_names=("pc",),
+    ),
+    Resource(
+        "flowcontrol.apiserver.k8s.io",
+        ("v1",),
+        "flowschemas",
+        "FlowSchema",
+        namespaced=False,
+        has_status=True,
+        has_generation=True,
+    ),
+    *(
+        Resource("rbac.authorization.k8s.io", ("v1",), kind.lower() + "s", kind, namespaced=namespaced)
+        for kind, namespaced in (
+            ("ClusterRole", False),
+            ("ClusterRoleBinding", False),
+            ("Role", True),
+            ("RoleBinding", True),
+        )
+    ),
     Resource("coordination.k8s.io", ("v1",), "leases", "Lease", needs_version=True),
     Resource("discovery.k8s.io", ("v1",), "endpointslices", "EndpointSlice", has_generation=True),
     Resource(
