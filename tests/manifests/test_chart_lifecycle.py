@@ -125,13 +125,28 @@ class Callers:
     bench: Bench
     told: Counter[tuple[str, str]] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
+    unguarded: int = 0
+    """Admissions beside a pod while there was a configuration, before the call and after it."""
 
     async def call(self) -> None:
         """Until cancelled."""
         while True:
             for name in ("clear", "held"):
-                self.told[name, await self.resumed(name)] += 1
+                registered = await self.is_registered()
+                answer = await self.resumed(name)
+                if (name, answer) == ("held", "admitted") and registered and await self.is_registered():
+                    self.unguarded += 1
+                self.told[name, answer] += 1
                 await asyncio.sleep(CALL_EVERY_SECONDS)
+
+    async def is_registered(self) -> bool:
+        try:
+            await self.bench.admin.get(WEBHOOKS, "", NAME)
+        except ApiError as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise
+            return False
+        return True
 
     async def resumed(self, name: str) -> str:
         """How a resumption is answered that changes nothing."""
@@ -152,6 +167,7 @@ class Callers:
     def forget(self) -> None:
         self.told.clear()
         self.failed.clear()
+        self.unguarded = 0
 
 
 @dataclass
@@ -276,3 +292,4 @@ async def test_from_the_first_ready_guard_to_the_end_of_the_release_no_call_fail
 
         await until(unguarded)
         assert callers.failed == []
+        assert callers.unguarded == 0
