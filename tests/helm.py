@@ -73,8 +73,8 @@ class HelmFailedError(Exception):
 class Helm:
     """Helm as the administrator of an API server, with its record of the release in a namespace there.
 
-    Each call is a process of its own, whose connections end with it, and waits for nothing but for what it sends
-    to be taken. Raises HelmFailedError.
+    Each call is a process of its own, whose connections end with it, and waits for nothing but for what it
+    sends to be taken. Raises HelmFailedError.
     """
 
     kubeconfig: Path

@@ -184,6 +184,36 @@ async def test_what_somebody_else_wrote_stops_an_upgrade_that_would_overrule_it(
         await cluster.helm.upgrade(cluster.values())
 
 
+@pytest.mark.prove
+async def test_an_installation_whose_guard_gets_not_ready_is_taken_back_with_its_configurations(
+    cluster: Cluster,
+) -> None:
+    """No controller is here, so no Deployment gets ready."""
+    with pytest.raises(HelmFailedError, match="not ready"):
+        await cluster.helm.install(cluster.values(), wait="watcher", timeout=2, rollback_on_failure=True)
+    left = [one for one in cluster.objects() if (stored := await cluster.live(one)) and not is_going(stored)]
+    assert left == []
+
+
+@pytest.mark.prove
+async def test_an_upgrade_that_gets_not_ready_is_taken_back_and_the_authority_stays(cluster: Cluster) -> None:
+    await cluster.helm.install(cluster.values())
+    bundle = await cluster.publish()
+    before = [await cluster.live(one) for one in cluster.objects()]
+    with pytest.raises(HelmFailedError, match="not ready"):
+        await cluster.helm.upgrade(
+            cluster.values(image={"tag": "next"}, aKey="example.com/number"),
+            wait="watcher",
+            timeout=2,
+            rollback_on_failure=True,
+        )
+    assert await cluster.bundles() == {bundle}
+    after = [await cluster.live(one) for one in cluster.objects()]
+    assert [one and one.get("spec", one.get("webhooks")) for one in after] == [
+        one and one.get("spec", one.get("webhooks")) for one in before
+    ]
+
+
 async def test_where_a_kind_is_not_served_nothing_is_installed_and_the_kind_is_named(
     cluster: Cluster,
 ) -> None:
