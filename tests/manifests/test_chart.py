@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 import yaml
 
 from tests.benches import Document, kustomized
-from tests.helm import CHART, ELSEWHERE, helm_or_skip, notes, rendered
+from tests.helm import CHART, ELSEWHERE, RELEASE, helm_or_skip, notes, rendered
 from tests.manifests.test_manifests import beside_the_checkout, documented_overlay, overlay_in_docs
 from tests.manifests.webhook_template import TEMPLATE, template
 from tests.repository import REPOSITORY
@@ -482,3 +484,56 @@ def test_the_table_in_the_documentation_has_every_value_with_its_default() -> No
     documented = {name: yaml.safe_load(default) if default else "" for name, default, _ in rows}
     assert len(documented) == len(rows)
     assert documented == leaves(values())
+
+
+def commands_of_helm() -> list[list[str]]:
+    """What the documentation has people type, in words."""
+    texts = [path.read_text() for path in (REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md"))]
+    blocks = [block for text in texts for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL)]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith("helm ")]
+
+
+def set_by(command: list[str]) -> dict[str, Any]:
+    """The values of its `--set`, without the escapes that Helm knows."""
+    given: dict[str, Any] = {}
+    for name, path in pairwise(command):
+        if name == "--set":
+            *parents, last = path.partition("=")[0].split(".")
+            inner = given
+            for parent in parents:
+                inner = inner.setdefault(parent, {})
+            inner[last] = (
+                yaml.safe_load(path.partition("=")[2])
+                if path.endswith(("true", "false"))
+                else (path.partition("=")[2])
+            )
+    return given
+
+
+FLAGS = {
+    "install": {"--namespace", "--wait", "--set"},
+    "upgrade": {"--namespace", "--wait", "--set", "--reset-then-reuse-values"},
+    "rollback": {"--namespace", "--wait"},
+    "uninstall": {"--namespace"},
+}
+"""Helm 4.0 has them: its documentation of each command."""
+
+
+def test_each_documented_command_is_one_that_helm_and_the_chart_take() -> None:
+    commands = commands_of_helm()
+    assert {command[1] for command in commands} == FLAGS.keys()
+    for command in commands:
+        _, verb, release, *rest = command
+        assert release == RELEASE
+        assert {word for word in rest if word.startswith("-")} <= FLAGS[verb], command
+        # Whoever names another namespace than at the installation finds no release.
+        assert rest[rest.index("--namespace") + 1] == ELSEWHERE
+        if verb in ("install", "upgrade"):
+            assert (REPOSITORY / rest[0]) == CHART
+            assert rendered(set_by(command))
+
+
+def test_readme_tells_of_helm_before_kustomize() -> None:
+    chapter = (REPOSITORY / "README.md").read_text().split("\n## Install\n")[1].split("\n## ")[0]
+    assert 0 < chapter.index("helm install") < chapter.index("make deploy")
