@@ -12,6 +12,8 @@ import re
 import ssl
 import sys
 import time
+from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,10 @@ _CODE = re.compile(rb'"code": ?(\d+)')
 
 
 class Caller(asyncio.Protocol):
-    """Sends its request again whenever the answer to the one before is whole, until it has done its share."""
+    """Sends the next request whenever the answer to the one before is whole, until it has done its share."""
 
-    def __init__(self, request: bytes) -> None:
-        self._request = request
+    def __init__(self, requests: Iterator[bytes]) -> None:
+        self._requests = requests
         self._round = Round()
         self._until = 0.0
         self._calls = 0
@@ -84,7 +86,7 @@ class Caller(asyncio.Protocol):
         self._missing = 0
         self._started = time.perf_counter()
         assert self._transport is not None
-        self._transport.write(self._request)
+        self._transport.write(next(self._requests))
 
 
 def _ending(answer: bytes) -> str:
@@ -99,24 +101,21 @@ def _ending(answer: bytes) -> str:
 
 
 async def load(command: dict[str, Any]) -> Round:
-    """Call the webhook at `port` with `body` (base64) over `connections`, after a call of each to warm up.
+    """Call the webhook at `port` over `connections`, after a call of each to warm up.
 
-    For `seconds`, or where there are `calls` until so many were made.
+    With `body` (base64), or with all `bodies` in turn. For `seconds`, or where there are `calls` until as
+    many were made.
     """
-    body = base64.b64decode(command["body"])
     port, connections = int(command["port"]), int(command["connections"])
-    head = (
-        f"POST /validate?timeout=5s HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    requests = cycle(
+        _request(port, base64.b64decode(body)) for body in command.get("bodies") or [command["body"]]
     )
     trust = ssl.create_default_context(cafile=Path(command["authority"]))
     loop = asyncio.get_running_loop()
     callers: list[Caller] = []
     try:
         for _ in range(connections):
-            _, caller = await loop.create_connection(
-                lambda: Caller(head.encode() + body), "127.0.0.1", port, ssl=trust
-            )
+            _, caller = await loop.create_connection(lambda: Caller(requests), "127.0.0.1", port, ssl=trust)
             callers.append(caller)
         if command.get("warm", True):
             await asyncio.gather(*(caller.call(Round(), calls=1) for caller in callers))
@@ -133,6 +132,14 @@ async def load(command: dict[str, Any]) -> Round:
         for caller in callers:
             caller.close()
     return told
+
+
+def _request(port: int, body: bytes) -> bytes:
+    head = (
+        f"POST /validate?timeout=5s HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ async def _others(stage: Stage, figures: Figures) -> None:
         figures.sides[situation] = sides
         if not figures.decisions:
             figures.decisions = await stage.guard.decisions("NoAdmission", at_least=sides[OURS].calls)
-    figures.requests_for_others = await stage.served.guard_requests()
+    figures.requests_for_others = (await stage.served.guard_requests()).total()
 
 
 async def _memory(stage: Stage) -> Memory:

@@ -45,16 +45,16 @@ class Scene:
     @property
     def readmission(self) -> bytes:
         """The review of its un-suspending."""
-        return _review(self, suspended_before=True, suspended_after=False)
+        return review(self.namespace, self.name, suspended_after=False)
 
     @property
     def labelling(self) -> bytes:
         """The review of a label that is put on it: no re-admission."""
-        return _review(self, suspended_before=True, suspended_after=True, labels={"team": "blue"})
+        return review(self.namespace, self.name, suspended_after=True, labels={"team": "blue"})
 
     def readmission_of(self, size: int) -> bytes:
         """The review of its un-suspending, filled up to so many bytes."""
-        return _review(self, suspended_before=True, suspended_after=False, filling=size // 2)
+        return review(self.namespace, self.name, suspended_after=False, filling=size // 2)
 
 
 def subject_of(namespace: str, name: str) -> Subject:
@@ -65,51 +65,59 @@ def subject_of(namespace: str, name: str) -> Subject:
 
 async def populate(admin: Client, scenes: Iterable[Scene]) -> None:
     """Create the nodes, and the pods, JobSets and Jobs of the scenes."""
-    await _all(_create(admin, NODES, objects.node(f"node-{number}")) for number in range(NODE_COUNT))
+    await all_of(create(admin, NODES, objects.node(f"node-{number}")) for number in range(NODE_COUNT))
     in_namespace: dict[str, list[Scene]] = {}
     for scene in scenes:
         in_namespace.setdefault(scene.namespace, []).append(scene)
     for namespace, shared in in_namespace.items():
-        await _create(admin, NAMESPACES, {"metadata": {"name": namespace}})
-        await _all(_chain(admin, scene) for scene in shared)
+        await create(admin, NAMESPACES, {"metadata": {"name": namespace}})
+        await all_of(chain(admin, scene.namespace, scene.name) for scene in shared)
         remaining = [(scene.name, number) for scene in shared for number in range(scene.remaining)]
         others = [("other", number) for number in range(shared[0].pods - len(remaining))]
-        await _all(_pod(admin, namespace, name, number) for name, number in remaining + others)
+        await all_of(
+            pod(admin, namespace, name, number, node=f"node-{number % NODE_COUNT}")
+            for name, number in remaining + others
+        )
 
 
-async def _chain(admin: Client, scene: Scene) -> None:
+async def chain(admin: Client, namespace: str, name: str) -> None:
     """The JobSet of a suspended TrainJob, as its controller confirmed, and the Job that failed before.
 
-    Before Kubernetes 1.21 a Job cannot be suspended.
+    Before Kubernetes 1.21 a Job cannot be suspended; later ones say of a Job that it will fail before it has.
     """
     pods = {"spec": {"containers": [{"name": "node", "image": "trainer"}], "restartPolicy": "Never"}}
-    jobset = objects.jobset(scene.name, namespace=scene.namespace, conditions={"Suspended": "True"})
+    jobset = objects.jobset(name, namespace=namespace, conditions={"Suspended": "True"})
     jobset["spec"]["replicatedJobs"][0]["template"] = {"spec": {"template": pods}}
     job = objects.job(
-        f"{scene.name}-node-0",
-        trainjob=scene.name,
-        namespace=scene.namespace,
-        conditions={"Failed": "True"},
+        f"{name}-node-0",
+        trainjob=name,
+        namespace=namespace,
+        conditions={"FailureTarget": "True", "Failed": "True"},
     )
+    job["status"]["startTime"] = "2026-12-01T00:00:00Z"
     job["spec"]["template"] = pods
-    await _create(admin, JOBSETS, jobset)
-    await _create(admin, JOBS, job)
+    await create(admin, JOBSETS, jobset)
+    await create(admin, JOBS, job)
 
 
-async def _pod(admin: Client, namespace: str, name: str, number: int) -> None:
-    pod = objects.pod(
+async def pod(
+    admin: Client, namespace: str, name: str, number: int, *, node: str, filling: int = POD_BYTES
+) -> None:
+    """A pod of a TrainJob, or of another, on a node."""
+    made = objects.pod(
         f"{name}-node-0-{number}",
         trainjob=name,
         namespace=namespace,
         phase=None,
-        node=f"node-{number % NODE_COUNT}",
+        node=node,
         labels=_labels(name),
-        annotations={"trainer/configuration": "x" * POD_BYTES},
+        annotations={"trainer/configuration": "x" * filling},
     )
-    await _create(admin, PODS, pod)
+    await create(admin, PODS, made)
 
 
-async def _create(admin: Client, kind: Kind, document: objects.Document) -> None:
+async def create(admin: Client, kind: Kind, document: objects.Document) -> None:
+    """Create an object, and its status where it has one."""
     namespace, name = document["metadata"].get("namespace", ""), document["metadata"]["name"]
     await admin.request("POST", kind.path(namespace), body=document)
     if document.get("status"):
@@ -121,7 +129,8 @@ async def _create(admin: Client, kind: Kind, document: objects.Document) -> None
         )
 
 
-async def _all(works: Iterable[Awaitable[object]]) -> None:
+async def all_of(works: Iterable[Awaitable[object]]) -> None:
+    """Do all of it, so much at once as a new API server bears."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(work: Awaitable[object]) -> None:
@@ -137,16 +146,17 @@ def _labels(name: str) -> dict[str, str]:
     return objects.execution_labels(JOB_ID, f"{SUBMISSION}-{name}")
 
 
-def _review(
-    scene: Scene,
+def review(
+    namespace: str,
+    name: str,
     *,
-    suspended_before: bool,
     suspended_after: bool,
     labels: dict[str, str] | None = None,
     filling: int = SPECIFICATION_BYTES,
 ) -> bytes:
-    old = _trainjob(scene.namespace, scene.name, suspend=suspended_before, filling=filling)
-    new = _trainjob(scene.namespace, scene.name, suspend=suspended_after, filling=filling)
+    """The review of an update of a suspended TrainJob."""
+    old = _trainjob(namespace, name, suspend=True, filling=filling)
+    new = _trainjob(namespace, name, suspend=suspended_after, filling=filling)
     if labels:
         new["metadata"]["labels"] = labels
     return orjson.dumps(objects.review(new, old=old))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,13 @@ from tests.apiserver import ApiServer
 from tests.bench.worker import Round, obey, working
 from tests.benches import GUARD, Bench
 
+_FOR_NO_ANSWER = {
+    "events",
+    "validatingwebhookconfigurations",
+    "mutatingwebhookconfigurations",
+    "customresourcedefinitions",
+}
+_RESOURCE = re.compile(rb'"objectRef":\{"resource":"([a-z]+)"')
 _ADMIN, _GUARD = "admin.kubeconfig", "guard.kubeconfig"
 
 
@@ -31,7 +40,8 @@ _ADMIN, _GUARD = "admin.kubeconfig", "guard.kubeconfig"
 class Served:
     """An API server: what it is, how to be let in, its processes, and how often the guard asked it.
 
-    `guard_requests` counts those since it was called before; not the events, which come behind the answers.
+    `guard_requests` counts those since it was called before, by resource; not the events, which come behind
+    the answers, nor what the guard looks at of its own accord.
     """
 
     version: str
@@ -39,7 +49,7 @@ class Served:
     directory: Path
     admin: Client
     processes: tuple[psutil.Process, ...]
-    guard_requests: Callable[[], Awaitable[int]]
+    guard_requests: Callable[[], Awaitable[Counter[str]]]
 
     @property
     def admin_kubeconfig(self) -> Path:
@@ -74,14 +84,15 @@ async def _real(assets: Path, directory: Path) -> AsyncIterator[Served]:
         processes = [one._running for one in (server._server, server._etcd)]
         read = 0
 
-        async def guard_requests() -> int:
+        async def guard_requests() -> Counter[str]:
             nonlocal read
             with (data / "audit.log").open("rb") as log:
                 log.seek(read)
                 told = log.read()
                 read = log.tell()
-            user, event = f'"user":{{"username":"{GUARD}"'.encode(), b'"objectRef":{"resource":"events"'
-            return sum(user in line and event not in line for line in told.splitlines())
+            user = f'"user":{{"username":"{GUARD}"'.encode()
+            asked = (_RESOURCE.search(line) for line in told.splitlines() if user in line)
+            return _for_answers("" if one is None else one[1].decode() for one in asked)
 
         pids = tuple(psutil.Process(one.pid) for one in processes if one is not None)
         version = f"kube-apiserver {server.version}"
@@ -92,8 +103,8 @@ async def _real(assets: Path, directory: Path) -> AsyncIterator[Served]:
 async def _sandbox(directory: Path) -> AsyncIterator[Served]:
     async with working("tests.bench.servers", str(directory)) as worker:
 
-        async def guard_requests() -> int:
-            return (await worker.tell()).endings.get("guard", 0)
+        async def guard_requests() -> Counter[str]:
+            return Counter((await worker.tell()).endings)
 
         await worker.tell()
         kubeconfig = yaml.safe_load((directory / _ADMIN).read_text())
@@ -108,13 +119,15 @@ async def _serve_the_sandbox(directory: Path) -> None:
         sandbox.write_kubeconfig(directory / _GUARD, GUARD)
 
         async def count(_: dict[str, object]) -> Round:
-            asked = sum(
-                request.user == GUARD and request.resource != "events" for request in sandbox.requests
-            )
+            asked = _for_answers(one.resource for one in sandbox.requests if one.user == GUARD)
             sandbox.requests.clear()
-            return Round(endings={"guard": asked})
+            return Round(endings=asked)
 
         await obey(count)
+
+
+def _for_answers(resources: Iterable[str]) -> Counter[str]:
+    return Counter(resource for resource in resources if resource not in _FOR_NO_ANSWER)
 
 
 if __name__ == "__main__":
