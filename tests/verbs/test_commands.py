@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from sandbox import Sandbox
-from sandbox.controllers.kinds import JOBSETS, NODES, PODS, TRAINJOBS
+from sandbox.controllers.kinds import JOBS, JOBSETS, NODES, PODS, TRAINJOBS
 from tests import objects
 from tests.benches import EVENTS, PEOPLE, Bench, until
 from tests.diagnosis.clusters import sound
@@ -176,6 +176,8 @@ async def test_inspect_gives_programs_an_object(
                 "finalizers": [],
             }
         ],
+        "heldRanks": [],
+        "jobsNotStarted": [],
         "unsettled": [],
         "admissionChecks": [],
         "workloads": [],
@@ -295,14 +297,15 @@ async def test_find_lists_what_does_not_run_and_has_pods(
     await bench.create(objects.pod("done", trainjob="clean", namespace="default", phase="Succeeded"))
     assert await viewer("find") == Ran(
         0,
-        "NAME    STATE       A   PODS   NODES\nllama   suspended   1   1      node-1 (Ready=Unknown)\n",
+        "NAME    STATE       A   PODS   WAITING          NODES\n"
+        "llama   suspended   1   1      next execution   node-1 (Ready=Unknown)\n",
         "",
     )
     assert await viewer("find", "-A") == Ran(
         0,
-        "NAMESPACE   NAME        STATE       A   PODS   NODES\n"
-        "default     llama       suspended   1   1      node-1 (Ready=Unknown)\n"
-        "team        by-labels   suspended   0   1      <none>\n",
+        "NAMESPACE   NAME        STATE       A   PODS   WAITING          NODES\n"
+        "default     llama       suspended   1   1      next execution   node-1 (Ready=Unknown)\n"
+        "team        by-labels   suspended   0   1      next execution   <none>\n",
         "",
     )
     found = json.loads((await viewer("find", "-n", "team", "-o", "json")).out)["items"]
@@ -311,10 +314,126 @@ async def test_find_lists_what_does_not_run_and_has_pods(
     ]
 
 
-async def test_find_of_nothing_has_no_data(bench: Bench, viewer: Interlock) -> None:
-    assert await viewer("find") == Ran(
-        0, "", "No TrainJobs with remaining pods found in default namespace.\n"
+@pytest.fixture
+async def standing_still(bench: Bench) -> dict[str, Any]:
+    """A TrainJob that runs: its rank 0 is Terminating on a lost node, and one Job of it is not made."""
+    await bench.create(objects.node("node-1", ready="Unknown"))
+    await bench.create(objects.node("node-2"))
+    trainjob = await create_trainjob(bench, suspend=False)
+    jobset = objects.jobset(namespace="default", suspend=False, owner=trainjob)
+    replicated = jobset["spec"]["replicatedJobs"][0]
+    jobset["spec"]["replicatedJobs"] = [replicated, replicated | {"name": "eval"}]
+    jobset = await bench.create(jobset)
+    job = await bench.create(job_of(jobset, suspend=False))
+    for rank, node in ((0, "node-1"), (1, "node-2")):
+        await bench.create(rank_of(job, jobset, rank, node, deleting=rank == 0))
+    return trainjob
+
+
+def job_of(jobset: dict[str, Any], *, suspend: bool) -> dict[str, Any]:
+    return objects.job_of_jobset(owner_uid=jobset["metadata"]["uid"], namespace="default", suspend=suspend)
+
+
+def rank_of(
+    job: dict[str, Any], jobset: dict[str, Any], rank: int, node: str, **changes: Any
+) -> dict[str, Any]:
+    name = f"llama-node-0-{rank}-{changes.pop('suffix', 'x')}"
+    pod = objects.pod_of_job(
+        name=name, jobset_uid=jobset["metadata"]["uid"], namespace="default", node=node, **changes
     )
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "llama-node-0", "controller": True}
+    pod["metadata"]["ownerReferences"] = [owner | {"uid": job["metadata"]["uid"]}]
+    pod["metadata"]["annotations"] = {"batch.kubernetes.io/job-completion-index": str(rank)}
+    return pod
+
+
+async def test_inspect_tells_which_rank_waits_for_its_predecessor_and_what_ends_that(
+    bench: Bench, standing_still: dict[str, Any], viewer: Interlock
+) -> None:
+    told = (await viewer("inspect", "llama")).out.splitlines()
+    assert told[1] == "state: running"
+    assert told[3:] == [
+        "remaining pods: llama-node-0-0-x on node-1 (Ready=Unknown), llama-node-0-1-x on node-2 (Ready=True)",
+        "rank 0 waits for llama-node-0-0-x on node-1 (Ready=Unknown)",
+        "not started beside this pod: Job llama-eval-0",
+        "ceased: no (neither deleted nor out of service: node-1 (Ready=Unknown), node-2 (Ready=True))",
+        (
+            "next: 1 pod on node-1: wait until it comes back; or confirm that it is down (power it off), and "
+            f"then: {TAINT}"
+        ),
+    ]
+    for_programs = json.loads((await viewer("inspect", "llama", "-o", "json")).out)
+    assert for_programs["heldRanks"] == [
+        {
+            "rank": 0,
+            "job": "llama-node-0",
+            "waitsFor": "llama-node-0-0-x",
+            "node": "node-1",
+            "nodeReady": "Unknown",
+            "startedAgainAs": None,
+        }
+    ]
+    assert for_programs["jobsNotStarted"] == ["llama-eval-0"]
+    assert await unchanged(bench, standing_still)
+
+
+async def test_inspect_names_a_job_that_is_suspended_beside_pods_of_another_start(
+    bench: Bench, standing_still: dict[str, Any], viewer: Interlock
+) -> None:
+    await bench.remove(JOBS, "llama-node-0")
+    jobset = await bench.get(JOBSETS, "llama")
+    await bench.create(job_of(jobset, suspend=True))
+    told = (await viewer("inspect", "llama")).out.splitlines()
+    assert "not started beside this pod: Jobs llama-eval-0, llama-node-0" in told
+
+
+async def test_inspect_of_a_rank_that_was_started_again_beside_the_old_process_says_so(
+    bench: Bench, standing_still: dict[str, Any], viewer: Interlock
+) -> None:
+    job, jobset = await bench.get(JOBS, "llama-node-0"), await bench.get(JOBSETS, "llama")
+    await bench.create(rank_of(job, jobset, 0, "node-2", suffix="again"))
+    told = (await viewer("inspect", "llama")).out.splitlines()
+    assert told[4] == (
+        "rank 0 was started again, as llama-node-0-0-again, beside llama-node-0-0-x on node-1 "
+        "(Ready=Unknown): two processes of it may run"
+    )
+    assert any(line.startswith("next: suspend it, and look at its checkpoint") for line in told)
+    assert (await viewer("find")).out.splitlines()[1:] == [
+        "llama   running   1   1      rank 0, started again   node-1 (Ready=Unknown)"
+    ]
+
+
+async def test_inspect_of_what_runs_and_waits_for_nothing_says_that_it_runs(
+    bench: Bench, standing_still: dict[str, Any], viewer: Interlock
+) -> None:
+    await bench.remove(PODS, "llama-node-0-0-x")
+    told = (await viewer("inspect", "llama")).out.splitlines()
+    assert told[4:] == [
+        "ceased: no (neither deleted nor out of service: node-2 (Ready=True))",
+        "next: it runs: suspend it first to admit it anew",
+    ]
+    assert (await viewer("find")).out == ""
+
+
+async def test_find_lists_what_runs_with_a_rank_that_waits_for_a_lost_node(
+    bench: Bench, standing_still: dict[str, Any], viewer: Interlock
+) -> None:
+    job, jobset = await bench.get(JOBS, "llama-node-0"), await bench.get(JOBSETS, "llama")
+    await bench.create(rank_of(job, jobset, 2, "node-2", deleting=True))
+    assert await viewer("find") == Ran(
+        0,
+        "NAME    STATE     A   PODS   WAITING   NODES\n"
+        "llama   running   1   1      rank 0    node-1 (Ready=Unknown)\n",
+        "",
+    )
+    (found,) = json.loads((await viewer("find", "-o", "json")).out)["items"]
+    assert [pod["name"] for pod in found["remainingPods"]] == ["llama-node-0-0-x"]
+    assert [(held["rank"], held["waitsFor"]) for held in found["heldRanks"]] == [(0, "llama-node-0-0-x")]
+    assert found["waiting"] == "rank 0"
+
+
+async def test_find_of_nothing_has_no_data(bench: Bench, viewer: Interlock) -> None:
+    assert await viewer("find") == Ran(0, "", "No TrainJobs that wait for pods found in default namespace.\n")
     assert await viewer("find", "-o", "json") == Ran(0, '{\n  "items": []\n}\n', "")
 
 

@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from webhook.rule.objects import UnreadableAnswerError, conditions_of, name_of, part, text
-from webhook.rule.trainjob import FINISHED, TrainJob
+from webhook.rule.starts import JOBSET_UID_LABEL, RESTART_ATTEMPT_LABEL
+from webhook.rule.trainjob import FINISHED, TrainJob, whole_number
+
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+"""Of a pod of an Indexed Job which one it is: an annotation, and since Kubernetes 1.28 a label, too."""
 
 _CHAIN = ("TrainJob", "JobSet", "Job")
 """The objects through which an order to start pods goes, from the first to the last."""
@@ -54,6 +58,8 @@ class RemainingPod:
     """A pod that is neither Succeeded nor Failed; `node` is None while it is not scheduled.
 
     `owner` is its controller (`Job llama-node-0`), empty where it has none, None where that is not known.
+    `rank` is its index in an Indexed Job, `start` the uid of its JobSet and the restart attempt; None where
+    it does not say. Nothing is decided by these.
     """
 
     name: str
@@ -62,6 +68,8 @@ class RemainingPod:
     deletion: Deletion | None = None
     owner: str | None = None
     finalizers: tuple[str, ...] = ()
+    rank: int | None = None
+    start: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +198,8 @@ def read_remaining_pods(items: Sequence[Any]) -> list[RemainingPod]:
                 deletion=_deletion(item),
                 owner=_controller(metadata.get("ownerReferences")),
                 finalizers=_texts(metadata.get("finalizers")),
+                rank=_rank(metadata),
+                start=_start(metadata),
             )
         )
     return remaining
@@ -209,6 +219,20 @@ def _controller(owners: Any) -> str | None:
 
 def _texts(values: Any) -> tuple[str, ...]:
     return tuple(map(str, values)) if isinstance(values, list) else ()
+
+
+def _rank(metadata: Mapping[str, Any]) -> int | None:
+    for marks in (metadata.get("annotations"), metadata.get("labels")):
+        if isinstance(marks, dict) and isinstance(index := marks.get(COMPLETION_INDEX), str):
+            return whole_number(index)
+    return None
+
+
+def _start(metadata: Mapping[str, Any]) -> tuple[str, str] | None:
+    labels = metadata.get("labels")
+    if not isinstance(labels, dict) or JOBSET_UID_LABEL not in labels:
+        return None
+    return str(labels[JOBSET_UID_LABEL]), str(labels.get(RESTART_ATTEMPT_LABEL, ""))
 
 
 def _deletion(pod: Mapping[str, Any]) -> Deletion | None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from webhook.rule.ranks import HeldRank
 from webhook.rule.trainjob import TrainJob
 from webhook.rule.verdict import (
     Clear,
@@ -23,7 +24,7 @@ from webhook.rule.verdict import (
     Unsettled,
     Verdict,
 )
-from webhook.telling import wording
+from webhook.telling import ranks, wording
 from webhook.telling.steps import next_steps
 from webhook.telling.waiting import Cessation, cessation, listed
 
@@ -125,7 +126,8 @@ class Report:
     """All that is known of a TrainJob and of the pods that remain of it.
 
     `failures` are reads beside the question that did not answer: they leave the verdict as it is.
-    `elsewhere` is who runs its pods in another cluster; empty where they are in this one.
+    `elsewhere` is who runs its pods in another cluster; empty where they are in this one. Of one that runs
+    `held` are the ranks that are held back, `not_started` its Jobs that are held back with them.
     """
 
     namespace: str
@@ -137,6 +139,8 @@ class Report:
     workloads: tuple[KueueWorkload, ...] = ()
     failures: tuple[Failure, ...] = ()
     elsewhere: str = ""
+    held: tuple[HeldRank, ...] = ()
+    not_started: tuple[str, ...] = ()
 
     @property
     def pods(self) -> tuple[RemainingPod, ...]:
@@ -164,7 +168,8 @@ class Report:
     def next_steps(self, *, now: datetime) -> list[str]:
         """What to do, or to wait for."""
         if self.state is State.RUNNING:
-            return ["it runs: suspend it first to admit it anew"]
+            held = ranks.steps(self.held, namespace=self.namespace, name=self.name, now=now)
+            return held or ["it runs: suspend it first to admit it anew"]
         steps = next_steps(self.verdict, namespace=self.namespace, now=now)
         if isinstance(self.verdict, Clear):
             steps = [self._what_admits()]
@@ -208,6 +213,8 @@ class Report:
             "a": self.a,
             "clear": None if isinstance(self.verdict, Unknown) else isinstance(self.verdict, Clear),
             "remainingPods": [pod_document(pod) for pod in self.pods],
+            "heldRanks": ranks.documents(self.held),
+            "jobsNotStarted": list(self.not_started),
             "unsettled": [
                 {
                     "kind": order.kind,
@@ -244,7 +251,7 @@ class Report:
     def lines(self, *, now: datetime) -> list[str]:
         """For people."""
         told = [f"trainjob: {self.namespace}/{self.name}", f"state: {self.state.value}", f"A: {self.a}"]
-        told += self._pod_lines()
+        told += [*self._pod_lines(), *ranks.lines(self.held, self.not_started)]
         if self.unsettled and self.state is not State.RUNNING:
             orders = wording.not_settled(self.unsettled, more=getattr(self.verdict, "more_unsettled", False))
             told.append(orders)
@@ -280,13 +287,19 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A TrainJob that is not running and of which pods remain."""
+    """A TrainJob that waits for pods: `held` ranks of one that runs, else the next execution."""
 
     namespace: str
     name: str
     state: State
     a: int
     pods: tuple[RemainingPod, ...]
+    held: tuple[HeldRank, ...] = ()
+
+    @property
+    def waiting(self) -> str:
+        """What waits."""
+        return ranks.of_a_row(self.held) if self.held else "next execution"
 
     @property
     def nodes(self) -> str:
@@ -305,7 +318,9 @@ class Found:
             "name": self.name,
             "state": self.state.value,
             "a": self.a,
+            "waiting": self.waiting,
             "remainingPods": [pod_document(pod) for pod in self.pods],
+            "heldRanks": ranks.documents(self.held),
         }
 
 

@@ -51,7 +51,7 @@ def inspect(
     target: Target,
     output: Output = None,
 ) -> None:
-    """Tell why a TrainJob does not start: what remains of it, where, and what ends the wait.
+    """Tell why a TrainJob, or a rank of it, does not start: what remains, where, and what ends the wait.
 
     Exit code 0, 2 when it cannot tell, 3 when there is no such TrainJob.
     """
@@ -75,7 +75,10 @@ def find(
     everywhere: Everywhere = False,
     output: Output = None,
 ) -> None:
-    """List the TrainJobs that are not running and of which pods remain.
+    """List the TrainJobs that wait for pods, and what of them does.
+
+    The next execution of one that is not running and of which pods remain; or a rank of one that runs, for a
+    pod that is Terminating on a node that does not answer.
 
     Exit code 0, also when there is none; 2 when it cannot tell.
     """
@@ -87,11 +90,14 @@ def find(
             document = {"items": [one.document() for one in found]}
             return Told(ExitCode.DONE, _document(document, output), is_data=True)
         if not found:
-            nothing = f"No TrainJobs with remaining pods found in {where or 'any'} namespace."
+            nothing = f"No TrainJobs that wait for pods found in {where or 'any'} namespace."
             return Told(ExitCode.DONE, notes=(nothing,))
-        heads = ("NAMESPACE", "NAME", "STATE", "A", "PODS", "NODES")
+        heads = ("NAMESPACE", "NAME", "STATE", "A", "PODS", "WAITING", "NODES")
         rows = [
-            (one.namespace, one.name, one.state.value, str(one.a), str(len(one.pods)), one.nodes)
+            (
+                *(one.namespace, one.name, one.state.value),
+                *(str(one.a), str(len(one.pods)), one.waiting, one.nodes),
+            )
             for one in found
         ]
         skipped = 0 if everywhere else 1

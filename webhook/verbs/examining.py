@@ -42,7 +42,7 @@ from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
 from webhook.rule.verdict import NOT_READABLE, Failure, read_node_state
 from webhook.telling.report import Found
 from webhook.verbs import calling
-from webhook.verbs.finding import REMAINING_SELECTORS, Remaining
+from webhook.verbs.finding import REMAINING_SELECTORS, Remaining, that_waits
 from webhook.verbs.reading import SECONDS, in_time
 
 _IN_A_PAGE = 500
@@ -183,7 +183,8 @@ async def _waiting(
 ) -> tuple[Found, ...]:
     by_name = None if nodes is None else {str(node["metadata"]["name"]): node for node in nodes}
     found = (remaining.found(one, a_key=a_key) for one in trainjobs)
-    return tuple(_with_states(one, by_name) for one in found if one is not None)
+    with_states = (_with_states(one, by_name) for one in found if one is not None)
+    return tuple(filter(None, map(that_waits, with_states)))
 
 
 def _with_states(found: Found, nodes: Mapping[str, Document] | None) -> Found:

@@ -1,4 +1,4 @@
-"""find: every TrainJob that is not running and of which pods remain. It writes nothing."""
+"""find: every TrainJob that waits for pods: to run, or running, for a rank. It writes nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from webhook.cluster import Cluster
 from webhook.cluster.trainjobs import TrainJobs
 from webhook.questions.reads import node_states
+from webhook.rule.ranks import held_ranks
 from webhook.rule.trainjob import (
     DEFAULT_A_KEY,
     JOB_ID_LABEL,
@@ -33,7 +34,11 @@ async def find(
     a_key: str = DEFAULT_A_KEY,
     seconds: float = SECONDS,
 ) -> tuple[Found, ...]:
-    """Every TrainJob that is not running and of which pods remain, of a namespace or, with None, of all.
+    """Every TrainJob that waits for pods, of a namespace or, with None, of all.
+
+    That is one that is not running and of which pods remain; and one that runs, of which a pod is Terminating
+    on a node that does not answer or is declared down, so that its rank waits for it. Of the second those
+    pods alone are told.
 
     The pods are read first, all that carry a label of an execution in one list, and then the TrainJobs. One
     that cannot be read as a TrainJob is passed over: the API server lets none through.
@@ -46,13 +51,22 @@ async def find(
     found = await in_time(cluster, reading, "finding TrainJobs", deadline=deadline, seconds=seconds)
     nodes = {pod.node for one in found for pod in one.pods if pod.node}
     states = await node_states(cluster, nodes, deadline=deadline)
-    return tuple(
+    with_states = (
         replace(
             one,
             pods=tuple(replace(pod, node_state=states[pod.node]) if pod.node else pod for pod in one.pods),
         )
         for one in found
     )
+    return tuple(filter(None, map(that_waits, with_states)))
+
+
+def that_waits(found: Found) -> Found | None:
+    """What waits of a TrainJob, with the states of its nodes: of one that runs the ranks; None for none."""
+    if found.state is not State.RUNNING:
+        return found
+    held = tuple(rank for rank in held_ranks(found.pods) if rank.waits_for_its_node)
+    return replace(found, pods=tuple(rank.pod for rank in held), held=held) if held else None
 
 
 @dataclass(slots=True)
@@ -69,14 +83,16 @@ class Remaining:
             self._take(metadata.get("namespace", ""), metadata.get("labels") or {}, pod)
 
     def found(self, document: Mapping[str, Any], *, a_key: str) -> Found | None:
-        """The TrainJob, if it is not running and pods of it remain."""
+        """The TrainJob, if pods of it remain; one that runs, if any of them is Terminating."""
         try:
             trainjob = read_trainjob(document, a_key=a_key)
         except UnreadableTrainJobError:
             return None
         state = state_of(document, trainjob)
         pods = self._of(trainjob.namespace, trainjob)
-        if state is State.RUNNING or not pods:
+        if state is State.RUNNING and not any(pod.deletion for pod in pods):
+            return None
+        if not pods:
             return None
         return Found(trainjob.namespace, trainjob.name, state, trainjob.a, pods)
 

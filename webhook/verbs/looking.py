@@ -14,6 +14,7 @@ from webhook.cluster.following import changes
 from webhook.cluster.resource import PODS
 from webhook.cluster.trainjobs import TrainJobs
 from webhook.questions.admission import ask
+from webhook.questions.ranks import Standstill, standstill
 from webhook.rule import verdict as verdicts
 from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL, TrainJob
 from webhook.rule.verdict import Failure
@@ -60,15 +61,22 @@ async def inspect(
         if (since.suspended, since.a, since.uid) == (trainjob.suspended, trainjob.a, trainjob.uid):
             break
         document, trainjob = later, since
+    state = state_of(document, trainjob)
+    held = Standstill()
+    if state is State.RUNNING and isinstance(asked, verdicts.PodsRemain):
+        left = deadline - asyncio.get_running_loop().time()
+        held = await standstill(cluster, namespace, name, asked.pods, seconds=left)
     return Report(
         namespace=namespace,
         name=name,
-        state=state_of(document, trainjob),
+        state=state,
         a=trainjob.a,
         verdict=_as_seen_from_here(trainjob, asked),
         queue=queue_of(document),
         workloads=workloads,
-        failures=failures,
+        failures=(*failures, *held.failures),
+        held=held.ranks,
+        not_started=held.not_started,
         elsewhere=trainjob.managed_elsewhere,
     )
 
