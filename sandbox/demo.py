@@ -16,13 +16,13 @@ import contextlib
 import shutil
 import sys
 import tempfile
-import textwrap
+from datetime import timedelta
 from pathlib import Path
 
 import aiohttp
 
 from sandbox import Sandbox
-from sandbox.controllers import ApiError, Controllers, Process
+from sandbox.controllers import ApiError, Controllers, Process, Waits
 from sandbox.controllers.kinds import (
     JOBS,
     JOBSETS,
@@ -44,6 +44,7 @@ from sandbox.kubectl import (
 )
 from sandbox.kueue_act import KueueAct
 from sandbox.llama import A_KEY, MANIFEST
+from sandbox.lost_node_act import LostNodeAct
 from sandbox.processes import checking, guarding
 from sandbox.telling import NotAsToldError, Teller
 from sandbox.terminal import Terminal
@@ -53,6 +54,8 @@ _SECONDS_TO_READY = 30.0
 _GRACE_SECONDS = 1.0
 _BACKOFF_SECONDS = 10.0
 """As the first one of the real Job controller."""
+_TOLERATION = timedelta(seconds=1)
+"""How long a pod stays on a node that is lost; 300 s by default on a real cluster."""
 
 _TO_TRY = f"""\
 # what there is; STATE is the last condition's type, as with
@@ -65,8 +68,10 @@ kubectl annotate trainjob llama {A_KEY}=99 --overwrite
 kubectl get workloads -o yaml
 kubectl patch $(kubectl get workloads -o name) --type merge -p '{{"spec":{{"active":false}}}}'
 kubectl patch $(kubectl get workloads -o name) --type merge -p '{{"spec":{{"active":true}}}}'
-# lose a node, and get it back
+# lose a node, and get it back: what runs there is Terminating
+# within a second, and its rank waits
 kubectl annotate node node-0 {LOST}=true
+interlock inspect llama; interlock find
 kubectl annotate node node-0 {LOST}-
 # re-create it: it is deleted, and its creation is denied
 # until its pods are gone
@@ -77,7 +82,7 @@ kubectl create -f again.yaml
 
 
 class Story(Teller):
-    """The five steps, told with a cluster and an operator's kubectl."""
+    """The second act, steps 4 to 8, told with a cluster and an operator's kubectl."""
 
     async def tell(self) -> None:
         """Tell it. Raises `NotAsToldError`."""
@@ -88,17 +93,16 @@ class Story(Teller):
         await self._stalled_controller()
 
     async def _first_admission(self) -> None:
-        self.terminal.title("1. llama is admitted: A, the admission number, is 1.")
+        self.terminal.title("4. llama once more. A, the number of its admission, is 1.")
         manifest = self.directory / "llama.yaml"
         manifest.write_text(MANIFEST)
-        self.terminal.show(textwrap.indent(MANIFEST, "    "))
         await self._allowed(create(manifest))
         await self._two_run()
         await self._type(get_pods())
 
     async def _suspended_with_a_node_lost(self) -> Process:
         lost = self.cluster.processes[-1]
-        self.terminal.title(f"2. {lost.node} is lost, and llama is suspended.")
+        self.terminal.title(f"5. {lost.node} is lost, and llama is suspended.")
         await self.cluster.nodes.lose(lost.node)
         await self._allowed(_suspend())
         await self._confirmed_suspended()
@@ -114,7 +118,7 @@ class Story(Teller):
         return lost
 
     async def _resume_denied(self, lost: Process) -> None:
-        self.terminal.title("3. Somebody resumes llama. A second execution would write the same checkpoint.")
+        self.terminal.title("6. Somebody resumes llama. A second execution would write the same checkpoint.")
         answer = await self._type(_resume(2))
         self._expect(
             answer,
@@ -132,7 +136,7 @@ class Story(Teller):
         )
 
     async def _confirmed_down(self, lost: Process) -> None:
-        self.terminal.title(f"4. The operator makes sure that {lost.node} is down, and says so.")
+        self.terminal.title(f"7. The operator makes sure that {lost.node} is down, and says so.")
         await self.cluster.nodes.power_off(lost.node)
         self.terminal.say(
             f"{lost.node} is powered off: its processes have ended for certain. The out-of-service taint "
@@ -144,7 +148,7 @@ class Story(Teller):
         await self._admitted(2)
 
     async def _stalled_controller(self) -> None:
-        self.terminal.title("5. Nothing runs, and yet it is too early: a controller hangs.")
+        self.terminal.title("8. Nothing runs, and yet it is too early: a controller hangs.")
         self.terminal.say(
             "The JobSet controller hangs. llama is suspended; that reaches its JobSet, but not the Job. Both "
             "pods fail. The Job, never told to stop, waits out its backoff before it starts new ones."
@@ -223,15 +227,20 @@ async def demo(kubectl: str | None, *, keep: bool, terminal: Terminal) -> None:
                     sandbox.kubeconfig(user="controllers"),
                     grace_seconds=_GRACE_SECONDS,
                     backoff_seconds=_BACKOFF_SECONDS,
+                    waits=Waits(toleration=_TOLERATION),
                 ) as cluster,
-                guarding(kubeconfig) as url,
                 contextlib.AsyncExitStack() as stack,
             ):
                 terminal.say(
-                    f"On this machine: an in-memory API server, stand-ins for the controllers and two nodes, "
-                    f"and the real guard at {url}. {_how(kubectl)}"
+                    "On this machine: an in-memory API server, and stand-ins for the controllers and two "
+                    f"nodes. {_how(kubectl)}"
                 )
                 runner = Kubectl(kubectl, kubeconfig, directory) if kubectl else OverHttp(cluster.client)
+                lost_node = LostNodeAct(cluster, runner, terminal, directory, kubeconfig)
+                await lost_node.without_the_guard()
+                url = await stack.enter_async_context(guarding(kubeconfig))
+                terminal.say(f"Now the real guard is there, at {url}, and the API server asks it.")
+                await lost_node.with_the_guard()
                 await Story(cluster, runner, terminal, directory).tell()
                 await _give_back(cluster)
                 await stack.enter_async_context(checking(kubeconfig))

@@ -1,4 +1,4 @@
-"""The second act of the demo: Kueue evicts llama, and its Workload says what it waits for."""
+"""The third act of the demo: Kueue evicts llama, and its Workload says what it waits for."""
 
 import textwrap
 from collections.abc import Callable
@@ -60,7 +60,7 @@ _KINDS = {kind.name: kind for kind in (ADMISSION_CHECKS, CLUSTER_QUEUES, LOCAL_Q
 
 @dataclass
 class KueueAct(Teller):
-    """Steps 6 to 8. `denials` counts what the guard denied so far."""
+    """Steps 9 to 11. `denials` counts what the guard denied so far."""
 
     denials: Callable[[], int]
 
@@ -78,7 +78,7 @@ class KueueAct(Teller):
         )
 
     async def _queued(self) -> str:
-        self.terminal.title("6. The same with Kueue: llama is deleted, and made anew in a queue.")
+        self.terminal.title("9. The same with Kueue: llama is deleted, and made anew in a queue.")
         queues = self.directory / "queues.yaml"
         queues.write_text(_QUEUES)
         self.terminal.show(textwrap.indent(_QUEUES, "    "))
@@ -98,7 +98,7 @@ class KueueAct(Teller):
 
     async def _evicted(self, name: str) -> str:
         lost = self.cluster.processes[0]
-        self.terminal.title(f"7. {lost.node} is lost, and Kueue evicts llama for a job that matters more.")
+        self.terminal.title(f"10. {lost.node} is lost, and Kueue evicts llama for a job that matters more.")
         await self.cluster.nodes.lose(lost.node)
         workload = await self.cluster.client.get(WORKLOADS, "default", name)
         status = kueue.evicted(workload, datetime.now(UTC), message="Preempted to accommodate a workload")
@@ -123,7 +123,7 @@ class KueueAct(Teller):
         return lost.node
 
     async def _confirmed_down(self, lost: str, name: str) -> None:
-        self.terminal.title(f"8. The operator makes sure that {lost} is down, and says so.")
+        self.terminal.title(f"11. The operator makes sure that {lost} is down, and says so.")
         await self.cluster.nodes.power_off(lost)
         await self._allowed(taint(lost, OUT_OF_SERVICE, "nodeshutdown", "NoExecute"))
         await self._runs_as(2)

@@ -13,11 +13,32 @@ from typing import cast
 
 import orjson
 
+from sandbox.kubectl import Answer
 from sandbox.telling import NotAsToldError
 
-__all__ = ["checking", "guarding"]
+__all__ = ["checking", "guarding", "interlock"]
 
 _SECONDS_TO_READY = 30.0
+_LONGEST_SECONDS = 30.0
+
+
+async def interlock(kubeconfig: Path, *arguments: str) -> Answer:
+    """What a verb prints. Raises `TimeoutError` when it takes over 30 s, `OSError` when it can't start."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "webhook.cli", *arguments, "--kubeconfig", str(kubeconfig)),
+        env=_environment(),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(_LONGEST_SECONDS):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return Answer(output.decode(errors="replace").rstrip("\n"), process.returncode == 0)
 
 
 @asynccontextmanager
@@ -48,8 +69,7 @@ async def _running(what: str, event: str, *arguments: str) -> AsyncIterator[None
     """Run a command of `interlock`; go on once its log has told of an event."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "webhook.cli", *arguments),
-        env={name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")}
-        | {"INTERLOCK_HOST": "127.0.0.1", "INTERLOCK_LEASE_NAMESPACE": "default"},
+        env=_environment() | {"INTERLOCK_HOST": "127.0.0.1", "INTERLOCK_LEASE_NAMESPACE": "default"},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
@@ -73,6 +93,10 @@ async def _running(what: str, event: str, *arguments: str) -> AsyncIterator[None
             await process.wait()
         if reading is not None:
             await reading
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")}
 
 
 def _free_port() -> int:

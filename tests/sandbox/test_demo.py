@@ -11,6 +11,7 @@ import stat
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import pytest
 import yaml
 
 from sandbox import Sandbox
-from sandbox.controllers import Client, Controllers
-from sandbox.controllers.kinds import NODES
+from sandbox.controllers import Client, Controllers, Waits
+from sandbox.controllers.kinds import JOBS, NODES, PODS, TRAINJOBS
 from sandbox.demo import Story
 from sandbox.kubectl import Answer, OverHttp, get_pods, taint
+from sandbox.lost_node_act import LostNodeAct
 from sandbox.processes import guarding
 from sandbox.telling import NotAsToldError
 from sandbox.terminal import Terminal
@@ -33,6 +35,9 @@ REMAINS = (
     "Error from server (PodsRemain): admission webhook "
     '"readmission.interlock.dispatch.phpboyscout.uk" denied the request: '
     "waiting for pods of the previous execution to go: "
+)
+WAITS = (
+    r"\$ interlock inspect llama\n(.*\n)+rank 0 waits for llama-node-0-0-\w+ on node-0 \(Ready=Unknown\)\n"
 )
 
 
@@ -96,6 +101,9 @@ async def test_the_demo_tells_its_story_without_kubectl_and_keeps_all_running_un
     nothing_on_path = {"PATH": str(tmp_path)}
     async with running("sandbox.demo", "--keep", environment=nothing_on_path) as demo:
         told = await read_until(demo, "export KUBECONFIG=")
+        runs_twice = r"Rank 0 runs twice now: llama-node-0-0-\w+ on node-0 and llama-node-0-0-\w+ on node-1 "
+        assert re.search(runs_twice, told)
+        assert re.search(WAITS, told)
         assert told.count("Error from server (PodsRemain)") == 1
         assert re.search(re.escape(REMAINS) + r"llama-node-0-1-\w+ on node-1 \(Ready=Unknown\)\n", told)
         assert told.count("Error from server (ExecutionNotStopped)") == 1
@@ -127,6 +135,7 @@ async def test_the_demo_tells_its_story_with_kubectl() -> None:
         told = output.decode()
         assert demo.returncode == 0, told
         assert "Commands are run by " in told
+        assert re.search(WAITS, told)
         assert re.search(re.escape(REMAINS) + r"llama-node-0-1-\w+ on node-1 \(Ready=Unknown\)\n", told)
         await assert_closed(guard_url(told))
 
@@ -140,6 +149,39 @@ async def test_without_the_guard_the_story_is_not_as_told(sandbox: Sandbox, tmp_
     assert out.getvalue().count("llama patched") == 2
 
 
+@asynccontextmanager
+async def first_act(sandbox: Sandbox, directory: Path) -> AsyncIterator[tuple[LostNodeAct, io.StringIO]]:
+    """The first act; no guard is there."""
+    out = io.StringIO()
+    kubeconfig = directory / "kubeconfig"
+    sandbox.write_kubeconfig(kubeconfig)
+    waits = Waits(toleration=timedelta())
+    async with Controllers(sandbox.kubeconfig(), grace_seconds=0, waits=waits) as cluster:
+        terminal = Terminal(out, styled=False)
+        yield LostNodeAct(cluster, OverHttp(cluster.client), terminal, directory, kubeconfig), out
+
+
+async def test_without_the_guard_a_rank_runs_twice_and_all_is_cleared_away(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    async with first_act(sandbox, tmp_path) as (act, out):
+        await act.without_the_guard()
+        assert "Rank 0 runs twice now: " in out.getvalue()
+        assert act.cluster.processes == ()
+        for kind in (TRAINJOBS, JOBS, PODS):
+            assert (await act.cluster.client.list_all(kind)).items == []
+
+
+async def test_without_the_guard_the_rank_does_not_wait_as_it_is_told(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    async with first_act(sandbox, tmp_path) as (act, _):
+        with pytest.raises(
+            NotAsToldError, match="inspect should have said\nrank 0 waits for llama-node-0-0-"
+        ):
+            await act.with_the_guard()
+
+
 async def test_a_guard_that_does_not_start_is_reported_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(NotAsToldError, match="the guard cannot start") as report:
         async with guarding(tmp_path / "no-kubeconfig"):
@@ -149,7 +191,7 @@ async def test_a_guard_that_does_not_start_is_reported_with_its_log(tmp_path: Pa
 
 async def test_a_terminated_demo_stops_what_it_started() -> None:
     async with running("sandbox.demo") as demo:
-        told = await read_until(demo, "1. ")
+        told = await read_until(demo, "Now the real guard is there")
         demo.send_signal(signal.SIGTERM)
         rest, _ = await demo.communicate()
         assert demo.returncode == 130, rest.decode()

@@ -324,14 +324,11 @@ async def standing_still(bench: Bench) -> dict[str, Any]:
     replicated = jobset["spec"]["replicatedJobs"][0]
     jobset["spec"]["replicatedJobs"] = [replicated, replicated | {"name": "eval"}]
     jobset = await bench.create(jobset)
-    job = await bench.create(job_of(jobset, suspend=False))
+    uid = jobset["metadata"]["uid"]
+    job = await bench.create(objects.job_of_jobset(owner_uid=uid, namespace="default", suspend=False))
     for rank, node in ((0, "node-1"), (1, "node-2")):
         await bench.create(rank_of(job, jobset, rank, node, deleting=rank == 0))
     return trainjob
-
-
-def job_of(jobset: dict[str, Any], *, suspend: bool) -> dict[str, Any]:
-    return objects.job_of_jobset(owner_uid=jobset["metadata"]["uid"], namespace="default", suspend=suspend)
 
 
 def rank_of(
@@ -380,9 +377,7 @@ async def test_inspect_tells_which_rank_waits_for_its_predecessor_and_what_ends_
 async def test_inspect_names_a_job_that_is_suspended_beside_pods_of_another_start(
     bench: Bench, standing_still: dict[str, Any], viewer: Interlock
 ) -> None:
-    await bench.remove(JOBS, "llama-node-0")
-    jobset = await bench.get(JOBSETS, "llama")
-    await bench.create(job_of(jobset, suspend=True))
+    await bench.patch(JOBS, "llama-node-0", {"spec": {"suspend": True}})
     told = (await viewer("inspect", "llama")).out.splitlines()
     assert "not started beside this pod: Jobs llama-eval-0, llama-node-0" in told
 
