@@ -79,9 +79,11 @@ class Cluster(Client):
                 yield page
 
     async def pod_metadata(
-        self, namespace: str, *, selector: str, at_most: int
+        self, namespace: str | None, *, selector: str, at_most: int
     ) -> AsyncGenerator[Page, None]:
-        """The pods of `pods` without spec and status; an API server that sends them whole is believed, too.
+        """The pods of `pods` without spec and status, with None of all namespaces.
+
+        An API server that sends them whole is believed, too.
 
         Raises:
             ReadFailedError: there is no readable answer, or an item has no metadata.

@@ -44,7 +44,7 @@ def nodes_declared_down(seen: Seen) -> Iterator[Finding]:
 
 
 def waits(seen: Seen) -> Iterator[Finding]:
-    """TrainJobs, or ranks of such that run, that wait for pods beyond their grace period: since when, and why.
+    """TrainJobs, or ranks of those that run, that wait for pods over their grace: since when, and why.
 
     A wait that a grace period ends is none of an operator's business.
     """

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from certs.authority import ServingCertificate
 from webhook.metrics import OPERATIONS, OTHER, REFUSALS, VERDICTS, Metrics, counted, gauge, harmless
 from webhook.rule.records import Way
-from webhook.rule.waits import Because, Waits
+from webhook.rule.waits import Because, Total, Waits
 from webhook.telling.calls import MISFIT_BY, Misfit
 from webhook.telling.gate import OPENED_BY, Gate
 
@@ -51,6 +51,7 @@ class GuardMetrics(Metrics):
         self.certificate_failures: Callable[[], int] = lambda: 0
         self.gates: Callable[[], Sequence[Gate]] = tuple
         self.misfits: Callable[[], Mapping[str, Sequence[Misfit]]] = dict
+        self.held_ranks: Callable[[], Total] = Total
         decisions = Counter(
             "interlock_decisions_total",
             "AdmissionReviews that were answered, by the answer.",
@@ -122,6 +123,7 @@ class GuardMetrics(Metrics):
         self._pull("published bundle", self._published)
         self._pull("gates", self._gates)
         self._pull("calls", self._misfits)
+        self._pull("held ranks", self._held_ranks)
         self._pull(
             "certificate failures",
             lambda: counted(
@@ -216,6 +218,21 @@ class GuardMetrics(Metrics):
         for configuration, is_published in sorted(published.items()):
             family.add_metric([configuration], float(is_published))
         return (family,)
+
+    def _held_ranks(self) -> tuple[Metric, ...]:
+        held = self.held_ranks()
+        return (
+            *gauge(
+                "interlock_held_ranks",
+                "Ranks of TrainJobs that run which wait for a pod on a lost node.",
+                float(held.count),
+            ),
+            *gauge(
+                "interlock_longest_held_rank_seconds",
+                "For how long one of them has waited, at most, since the grace period of its pod ended.",
+                held.longest,
+            ),
+        )
 
     def _gates(self) -> tuple[Metric, ...]:
         gates = self.gates()

@@ -20,6 +20,7 @@ from webhook.cluster.deadline import within
 from webhook.guard.application import DEFAULT_TIMEOUT_SECONDS, IN_FLIGHT_SECONDS, Lifecycle, create_app
 from webhook.guard.connections import HEARD, close_silent_connections
 from webhook.guard.gate import LOOK_AGAIN_SECONDS, GateWatch
+from webhook.guard.held_ranks import HeldRanksWatch
 from webhook.guard.job_reviews import JobReviews
 from webhook.guard.metrics import GuardMetrics
 from webhook.guard.node_reviews import NodeReviews
@@ -106,6 +107,8 @@ async def listening(
         lifecycle.why_uncallable = gates.why_uncallable
         trainer = TrainerWatch(cluster)
         lifecycle.warning = lambda: trainer.too_old
+        held_ranks = HeldRanksWatch(cluster)
+        metrics.held_ranks = lambda: held_ranks.seen
         webhooks: dict[str, Webhook] = {
             PATH: TrainJobReviews(ask_cluster, a_key=settings.a_key, metrics=metrics),
             JOBS_PATH: JobReviews(ask_cluster_to_start, metrics=metrics),
@@ -128,6 +131,7 @@ async def listening(
             becoming_ready = _become_ready(cluster, registrations, lifecycle, secured, gates, port=port)
             background = [
                 asyncio.create_task(_one_after_the_other(becoming_ready, _watching(gates, trainer))),
+                asyncio.create_task(held_ranks.run()),
                 asyncio.create_task(close_silent_connections(runner.server, app[HEARD])),
             ]
             try:

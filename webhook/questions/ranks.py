@@ -1,19 +1,34 @@
-"""Reads what holds the ranks of a TrainJob back that runs: its JobSet and its Jobs beside its pods."""
+"""Reads what holds the ranks of TrainJobs back that run: of one, for people; and of all, for an alert."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from webhook.cluster.reads import Cluster
-from webhook.questions.reads import attempt_read
-from webhook.rule.ranks import HeldRank, current_start, held_ranks, jobs_to_start, started_jobs
+from webhook.questions.reads import NODE_STATES_SECONDS, attempt_read, node_states
+from webhook.rule.ranks import (
+    HeldRank,
+    Overdue,
+    current_start,
+    held_ranks,
+    jobs_to_start,
+    overdue,
+    runs_for_a_trainjob,
+    started_jobs,
+)
 from webhook.rule.trainjob import JOBSET_NAME_LABEL, is_label_value
-from webhook.rule.verdict import Failure, RemainingPod
+from webhook.rule.verdict import Failure, RemainingPod, read_remaining_pods
+from webhook.rule.waits import Total, is_on_a_lost_node
+
+MOST_LOOKED_AT = 100
+"""How many pods whose grace period is over are looked at for the alert, the oldest first."""
 
 _JOBS_IN_A_PAGE = 20
+_METADATA_IN_A_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +83,40 @@ async def _read(cluster: Cluster, namespace: str, name: str) -> _Ordered:
         async for page in pages:
             to_start -= started_jobs(page.items, jobset_uid=current[0])
     return _Ordered(current, tuple(sorted(to_start)))
+
+
+async def longest_held(cluster: Cluster, *, now: datetime) -> Total:
+    """How many ranks of TrainJobs that run wait for a lost node, and the longest for how many seconds.
+
+    Of all pods of JobSets only the metadata is read; then, of those whose grace period is over, the
+    `MOST_LOOKED_AT` that wait for longest, their nodes and their JobSets. Seconds count from the end of the
+    grace period.
+
+    Raises:
+        ReadFailedError, UnreadableAnswerError: a list, a pod or a JobSet could not be read.
+    """
+    late: list[Overdue] = []
+    pages = cluster.pod_metadata(None, selector=JOBSET_NAME_LABEL, at_most=_METADATA_IN_A_PAGE)
+    async with aclosing(pages):
+        async for page in pages:
+            late += overdue(page.items, now=now)
+    late = sorted(late, key=lambda one: one.since)[:MOST_LOOKED_AT]
+    read = [(one, await _pod(cluster, one)) for one in late]
+    deadline = asyncio.get_running_loop().time() + NODE_STATES_SECONDS
+    states = await node_states(cluster, {pod.node for _, pod in read if pod and pod.node}, deadline=deadline)
+    lost = [
+        one
+        for one, pod in read
+        if pod and pod.node and is_on_a_lost_node(replace(pod, node_state=states[pod.node]))
+    ]
+    running = {
+        (namespace, jobset): runs_for_a_trainjob(await cluster.jobset(namespace, jobset))
+        for namespace, jobset in sorted({(one.namespace, one.jobset) for one in lost})
+    }
+    seconds = [(now - one.since).total_seconds() for one in lost if running[one.namespace, one.jobset]]
+    return Total(len(seconds), max(seconds, default=0.0))
+
+
+async def _pod(cluster: Cluster, one: Overdue) -> RemainingPod | None:
+    document = await cluster.pod(one.namespace, one.name)
+    return None if document is None else next(iter(read_remaining_pods([document])), None)

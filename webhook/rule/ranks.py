@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from webhook.rule.objects import UnreadableAnswerError, name_of, part, text
-from webhook.rule.starts import JOBSET_KIND
-from webhook.rule.verdict import RemainingPod
+from webhook.rule.starts import JOBSET_KIND, owning_trainjob
+from webhook.rule.trainjob import JOBSET_NAME_LABEL
+from webhook.rule.verdict import RemainingPod, deletion_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +123,53 @@ def _jobs_of(name: str, spec: Mapping[str, Any]) -> Iterable[str]:
 def _owner_uids(job: Mapping[str, Any]) -> set[Any]:
     owners = part(job, "metadata", "Job").get("ownerReferences") or []
     return {owner.get("uid") for owner in owners if isinstance(owner, dict)}
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A pod of a JobSet that is Terminating beyond its grace period, since `since`."""
+
+    since: datetime
+    namespace: str
+    jobset: str
+    name: str
+
+
+def overdue(items: Iterable[Any], *, now: datetime) -> list[Overdue]:
+    """Those of the pods, of which the metadata is enough, whose grace period is over.
+
+    Raises:
+        UnreadableAnswerError: an item is no pod.
+    """
+    found = []
+    for item in items:
+        deletion, metadata = deletion_of(item), part(item, "metadata", "pod")
+        since = _moment(deletion.ends) if deletion else None
+        if since is not None and since < now:
+            jobset = text(part(metadata, "labels", "pod"), JOBSET_NAME_LABEL, "pod")
+            found.append(Overdue(since, text(metadata, "namespace", "pod"), jobset, name_of(item, "pod")))
+    return found
+
+
+def _moment(written: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(written)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else None
+
+
+def runs_for_a_trainjob(jobset: Mapping[str, Any] | None) -> bool:
+    """Whether a TrainJob owns this JobSet, and it is to run: not suspended, finished or being deleted.
+
+    Raises:
+        UnreadableAnswerError: the document is no JobSet.
+    """
+    if jobset is None or owning_trainjob(jobset) is None:
+        return False
+    metadata, status = part(jobset, "metadata", JOBSET_KIND), part(jobset, "status", JOBSET_KIND)
+    return not (
+        part(jobset, "spec", JOBSET_KIND).get("suspend") is True
+        or text(status, "terminalState", JOBSET_KIND)
+        or text(metadata, "deletionTimestamp", JOBSET_KIND)
+    )

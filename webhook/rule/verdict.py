@@ -195,7 +195,7 @@ def read_remaining_pods(items: Sequence[Any]) -> list[RemainingPod]:
             RemainingPod(
                 name,
                 node or None,
-                deletion=_deletion(item),
+                deletion=deletion_of(item),
                 owner=_controller(metadata.get("ownerReferences")),
                 finalizers=_texts(metadata.get("finalizers")),
                 rank=_rank(metadata),
@@ -235,8 +235,12 @@ def _start(metadata: Mapping[str, Any]) -> tuple[str, str] | None:
     return str(labels[JOBSET_UID_LABEL]), str(labels.get(RESTART_ATTEMPT_LABEL, ""))
 
 
-def _deletion(pod: Mapping[str, Any]) -> Deletion | None:
-    """The pod's deletion. Its timestamp is when its grace period ends, not when it was asked for."""
+def deletion_of(pod: Mapping[str, Any]) -> Deletion | None:
+    """The pod's deletion. Its timestamp is when its grace period ends, not when it was asked for.
+
+    Raises:
+        UnreadableAnswerError: its metadata has another shape than a pod's.
+    """
     metadata = part(pod, "metadata", "pod")
     ends = text(metadata, "deletionTimestamp", "pod")
     grace = metadata.get("deletionGracePeriodSeconds")

@@ -102,13 +102,14 @@ def because(verdict: Verdict) -> Because | None:
         case Clear():
             return None
         case PodsRemain(pods=pods):
-            return "lost-node" if any(map(_is_on_a_lost_node, pods)) else "pods"
+            return "lost-node" if any(map(is_on_a_lost_node, pods)) else "pods"
         case NotSettled():
             return "not-stopped"
         case _:
             return "unknown"
 
 
-def _is_on_a_lost_node(pod: RemainingPod) -> bool:
+def is_on_a_lost_node(pod: RemainingPod) -> bool:
+    """Whether its node is known not to be Ready=True."""
     state = pod.node_state
     return state is not None and state.ready not in ("True", "not readable")
