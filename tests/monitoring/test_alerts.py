@@ -28,6 +28,8 @@ EXPECTED = {
     "InterlockBundleNotPublished",
     "InterlockGateOpen",
     "InterlockTrainJobWaitsForLostNode",
+    "InterlockRecordsKept",
+    "InterlockRecordEndedByForce",
     "InterlockCheckDown",
     "InterlockCheckFailing",
     "InterlockCallsFailing",
