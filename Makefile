@@ -6,6 +6,7 @@ TESTS ?=
 KUBECTL ?= kubectl
 IMAGE ?=
 OVERLAY ?= base
+TIMEOUT ?= 5m
 BIN := $(VENV)/bin
 # Three, also on two cores: much of a test's time it waits for a process or for the network.
 PARALLEL := --numprocesses 3 --dist worksteal
@@ -47,10 +48,7 @@ envtest:  ## A real kube-apiserver to test on: prints the folder to name in KUBE
 	@tests/envtest.sh
 
 deploy:  ## Install or upgrade: IMAGE=registry/name:tag; OVERLAY=cert-manager, or kueue for the admission check.
-	@test -n '$(IMAGE)' || { echo 'Name an image that the cluster can pull: make deploy IMAGE=registry.example.com/trainjob-interlock:TAG'; exit 1; }
-	$(KUBECTL) kustomize manifests/$(OVERLAY) | sed 's|image: trainjob-interlock:.*|image: $(IMAGE)|' | $(KUBECTL) apply -f -
-	$(KUBECTL) kustomize manifests/$(OVERLAY) | $(KUBECTL) get --output=name --filename=- | grep '^deployment' \
-	  | xargs -n 1 $(KUBECTL) --namespace trainjob-interlock rollout status --timeout=5m
+	@KUBECTL='$(KUBECTL)' IMAGE='$(IMAGE)' OVERLAY='$(OVERLAY)' TIMEOUT='$(TIMEOUT)' manifests/deploy.sh
 
 # First what makes the API server depend on the guard. By kind and name, in whichever version the cluster serves it.
 # Kueue keeps an AdmissionCheck that a ClusterQueue still names until none does: that is not waited for.

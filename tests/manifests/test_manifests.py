@@ -14,7 +14,6 @@ from aiohttp.test_utils import TestServer
 
 from certs.publication import Registration
 from tests.benches import Document, kustomized
-from tests.programs import run
 from tests.repository import REPOSITORY
 from webhook import __version__
 from webhook.cluster import Cluster, events
@@ -480,83 +479,6 @@ async def test_with_cert_manager_the_guard_reads_files_and_may_write_events_alon
     assert annotations["cert-manager.io/inject-ca-from"] == (
         f"{serving['metadata']['namespace']}/{serving['metadata']['name']}"
     )
-
-
-@pytest.fixture
-def kubectl_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a stand-in for kubectl, first on PATH, writes down: how it was called, and with what input."""
-    calls = tmp_path / "calls"
-    binaries = tmp_path / "bin"
-    binaries.mkdir()
-    kubectl = binaries / "kubectl"
-    kubectl.write_text(
-        f"""#!/bin/sh
-        case $1 in
-          kustomize) cat "{REPOSITORY}/$2/deployment.yaml" ;;
-          get) sed -n 's|^  name: |deployment.apps/|p' ;;
-          api-resources) echo admissionchecks.kueue.x-k8s.io ;;
-          *) echo "kubectl $*" >> {calls}; case "$*" in *"-f -") cat >> {calls} ;; esac ;;
-        esac
-        """
-    )
-    kubectl.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{binaries}:{os.environ['PATH']}")
-    return calls
-
-
-async def make(*arguments: str) -> tuple[int, str]:
-    ran = await run("make", "--directory", str(REPOSITORY), *arguments)
-    return ran.code, ran.out + ran.err
-
-
-@pytest.mark.parametrize(
-    ("overlay", "deployment"),
-    [
-        ([], "trainjob-interlock"),
-        (["OVERLAY=kueue"], "trainjob-interlock-kueue"),
-    ],
-)
-async def test_make_deploy_applies_it_with_the_image_and_waits_until_it_is_ready(
-    overlay: list[str], deployment: str, kubectl_calls: Path
-) -> None:
-    image = "registry.example.com/team/trainjob-interlock:1.2.3@sha256:0123456789abcdef"
-    status, output = await make("deploy", f"IMAGE={image}", *overlay)
-    assert status == 0, output
-    calls = kubectl_calls.read_text()
-    assert [line for line in calls.splitlines() if line.startswith("kubectl")] == [
-        "kubectl apply -f -",
-        f"kubectl --namespace trainjob-interlock rollout status --timeout=5m deployment.apps/{deployment}",
-    ]
-    assert re.findall(r"image: (.*)", calls) == [image]
-
-
-async def test_make_deploy_without_an_image_asks_for_one_and_applies_nothing(kubectl_calls: Path) -> None:
-    status, output = await make("deploy")
-    assert status != 0
-    assert "make deploy IMAGE=" in output
-    assert not kubectl_calls.exists()
-
-
-async def test_make_undeploy_deletes_all_that_is_cluster_wide_and_the_webhook_configuration_first(
-    kubectl_calls: Path,
-) -> None:
-    cluster_wide = [
-        f"{document['kind'].lower()}/{document['metadata']['name']}"
-        for folder in (BASE, BASE.parent / "kueue", BASE.parent / "people")
-        for document in documents(folder)
-        if document["kind"] in CLUSTER_WIDE
-    ]
-    status, output = await make("undeploy")
-    assert status == 0, output
-    first, *others, check = kubectl_calls.read_text().splitlines()
-    delete = "kubectl delete --ignore-not-found"
-    configurations = ("validatingwebhookconfiguration", "mutatingwebhookconfiguration")
-    assert first == " ".join([delete, *(f"{kind}/trainjob-interlock" for kind in configurations)])
-    assert all(call.startswith(f"{delete} ") for call in others)
-    deleted = [name for call in [first, *others] for name in call.removeprefix(delete).split()]
-    assert sorted(deleted) == sorted(cluster_wide)
-    assert check == f"{delete} --wait=false admissionchecks.kueue.x-k8s.io/remaining-pods"
-    assert "namespace/trainjob-interlock" in cluster_wide
 
 
 def test_the_image_is_labelled_with_this_version() -> None:
