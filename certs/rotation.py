@@ -170,7 +170,8 @@ def _publish(situation: Situation, published: Published, terms: Terms) -> Publis
     if not published.trusted.issuperset(ours):
         because = "an authority of ours is missing"
     elif wanted.keys().isdisjoint(strays) and strays:
-        because = f"{len(strays)} authorities that are not ours"
+        some = "an authority that is" if len(strays) == 1 else f"{len(strays)} authorities that are"
+        because = f"{some} not ours"
     else:
         because = "not written as it should be"
     return Publish(because, bundle, published.of)

@@ -351,6 +351,25 @@ def test_a_foreign_authority_is_joined_at_once_and_removed_when_nobody_claims_it
     assert world.bundle == world.state.authorities
 
 
+@pytest.mark.parametrize("strangers", [1, 2])
+def test_a_foreign_authority_goes_one_propagation_after_the_last_change_of_its_configuration(
+    strangers: int,
+) -> None:
+    """`docs/security.md` says for how long one is trusted that somebody put there."""
+    world, fleet = settled_world()
+    foreign = [new_authority(now=world.now).certificate_pem for _ in range(strangers)]
+    world.spoil(b"".join(foreign))
+    for replica in fleet:
+        replica.work()
+    pass_time(world, fleet, TERMS.propagation - timedelta(seconds=1))
+    assert world.bundle == (*world.state.authorities, *foreign)
+    pass_time(world, fleet, timedelta(seconds=1))
+    assert world.bundle == world.state.authorities
+    told = {1: "an authority that is not ours", 2: "2 authorities that are not ours"}
+    published = [step.because for step in world.history if isinstance(step, Publish)]
+    assert set(published[-len(world.found) :]) == {told[strangers]}
+
+
 def test_an_authority_that_the_secret_forgets_stays_until_whoever_serves_it_can_claim_it() -> None:
     world, (early, late) = settled_world(2)
     old = late.in_service

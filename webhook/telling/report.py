@@ -281,7 +281,8 @@ class Report:
             nodes = {pod.node: pod.node_state for pod in self.pods if pod.node}
             states = Counter(wording.node_state(state) for state in nodes.values() if state)
             told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-            lines.append(f"in all: {len(self.pods)} pods on {len(nodes)} nodes ({told})")
+            places = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+            lines.append(f"in all: {len(self.pods)} pods on {places} ({told})")
         return lines
 
 
