@@ -24,7 +24,7 @@ from sandbox import Sandbox
 from sandbox.controllers.client import Client
 from tests.apiserver import ApiServer
 from tests.bench.worker import Round, obey, working
-from tests.benches import GUARD, Bench
+from tests.benches import GUARD, Bench, administrator_of
 
 _FOR_NO_ANSWER = {
     "events",
@@ -50,6 +50,8 @@ class Served:
     admin: Client
     processes: tuple[psutil.Process, ...]
     guard_requests: Callable[[], Awaitable[Counter[str]]]
+    bench: Bench | None = None
+    """Where it is a real one."""
 
     @property
     def admin_kubeconfig(self) -> Path:
@@ -76,7 +78,7 @@ async def serving(directory: Path) -> AsyncIterator[Served]:
 async def _real(assets: Path, directory: Path) -> AsyncIterator[Served]:
     data = directory / "apiserver"
     data.mkdir()
-    async with ApiServer.start(assets, data) as server, Client(server.kubeconfig()) as admin:
+    async with ApiServer.start(assets, data) as server, administrator_of(server) as admin:
         bench = Bench(server, admin)
         await bench.permit_the_guard()
         bench.write_kubeconfig(directory / _ADMIN)
@@ -96,7 +98,7 @@ async def _real(assets: Path, directory: Path) -> AsyncIterator[Served]:
 
         pids = tuple(psutil.Process(one.pid) for one in processes if one is not None)
         version = f"kube-apiserver {server.version}"
-        yield Served(version, True, directory, admin, pids, guard_requests)
+        yield Served(version, True, directory, admin, pids, guard_requests, bench)
 
 
 @asynccontextmanager
