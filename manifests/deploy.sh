@@ -35,6 +35,14 @@ for version in $(printf '%s\n' "$manifests" | sed -n 's/^apiVersion: *//p' | sor
     lacking=yes
   fi
 done
+# The check and the monitoring stand beside a guard, in its namespace.
+if ! printf '%s\n' "$manifests" | grep -qx 'kind: Namespace'; then
+  found=$($KUBECTL get namespace trainjob-interlock --ignore-not-found --output=name) || lacking=yes
+  if [ $lacking = no ] && [ -z "$found" ]; then
+    echo "There is no namespace trainjob-interlock: the guard comes first, make deploy IMAGE=$IMAGE" >&2
+    lacking=yes
+  fi
+fi
 if [ $lacking = yes ]; then
   echo 'Nothing was applied.' >&2
   exit 1

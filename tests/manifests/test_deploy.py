@@ -77,6 +77,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
         case "$*" in
           kustomize*) cat {folder}/${{2##*/}} ;;
           "get --output=name"*) sed -n '/^kind: Deployment/,/^spec/s|^  name: |deployment.apps/|p' ;;
+          "get namespace"*) . {folder}/namespace ;;
           *" get "*) . {folder}/reads ;;
           api-resources*) echo admissionchecks.kueue.x-k8s.io ;;
           api-versions) cat {folder}/served ;;
@@ -87,6 +88,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     )
     program.chmod(0o755)
     (folder / "rollout").write_text("true\n")
+    (folder / "namespace").write_text("echo namespace/trainjob-interlock\n")
     monkeypatch.delenv("KUBECTL", raising=False)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     stand_in = StandIn(folder)
@@ -183,6 +185,31 @@ async def test_make_deploy_of_what_the_cluster_does_not_serve_says_so_and_applie
         "Nothing was applied.",
     ]
     assert stand_in.calls == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (
+            "true",
+            f"There is no namespace trainjob-interlock: the guard comes first, make deploy IMAGE={IMAGE}",
+        ),
+        ("echo Error from server >&2; exit 1", "Error from server"),
+    ],
+)
+async def test_make_deploy_of_the_check_without_a_guard_says_so_and_applies_nothing(
+    answer: str, told: str, stand_in: StandIn
+) -> None:
+    (stand_in.folder / "namespace").write_text(f"{answer}\n")
+    status, output = await make("deploy", f"IMAGE={IMAGE}", "OVERLAY=kueue")
+    assert status != 0
+    assert [line for line in output.splitlines() if not line.startswith("make")] == [
+        told,
+        "Nothing was applied.",
+    ]
+    assert stand_in.calls == ""
+    status, output = await make("deploy", f"IMAGE={IMAGE}")
+    assert status == 0, output
 
 
 async def test_make_deploy_to_a_cluster_that_does_not_answer_applies_nothing(stand_in: StandIn) -> None:

@@ -274,6 +274,19 @@ def test_a_failure_without_the_guard_is_told_as_it_is() -> None:
 PODS_LEFT, NODES_LEFT = 1000, 200
 
 
+async def test_inspect_tells_of_many_pods_on_one_node_that_it_is_one(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    sandbox.put(objects.trainjob(namespace="default"))
+    sandbox.put(objects.node("node-0", ready="True"))
+    for number in range(11):
+        sandbox.put(objects.pod(f"llama-{number:02}", namespace="default", node="node-0", deleting=True))
+    sandbox.write_kubeconfig(tmp_path / "admin")
+    async with Cluster.connect(kubeconfig=str(tmp_path / "admin")) as cluster:
+        report = await execution.inspect(cluster, "default", "llama")
+    assert "in all: 11 pods on 1 node (1 Ready=True)" in report.lines(now=datetime.now(UTC))
+
+
 async def test_inspect_of_a_thousand_pods_on_two_hundred_nodes_is_quick_and_readable(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
