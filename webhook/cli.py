@@ -17,12 +17,13 @@ from webhook.guard.server import serve as serve_guard
 from webhook.guard.tls_buffers import small_tls_buffers
 from webhook.settings import KueueSettings, Settings
 from webhook.verbs import commands
-from webhook.verbs.shorthands import Shorthands
+from webhook.verbs.shorthands import Command, Shorthands
 
 app = typer.Typer(
     name="interlock",
     cls=Shorthands,
     help="Nothing re-admits a Kubeflow TrainJob while any pod of it may still run.",
+    context_settings={"help_option_names": ["--help", "-h"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -53,7 +54,7 @@ Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error; default info.")]
 
 
-@app.command()
+@app.command(cls=Command)
 def serve(
     host: Annotated[
         str | None, typer.Option(help="Address to listen on; default all, IPv4 and IPv6.")
@@ -81,7 +82,7 @@ def serve(
     _run("the guard", settings.log_level, lambda lost: serve_guard(settings, log_lines_lost=lost))
 
 
-@app.command()
+@app.command(cls=Command)
 def kueue(
     kubeconfig: Kubeconfig = None,
     context: Context = None,

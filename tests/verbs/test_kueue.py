@@ -204,5 +204,8 @@ async def test_of_pods_in_another_cluster_nothing_is_told_and_nothing_is_admitte
         "remaining pods: cannot tell",
         f"ceased: cannot tell (listing the pods: {ELSEWHERE})",
         f"not readable: listing the pods: {ELSEWHERE}",
-        "next: Ask there: interlock --context CONTEXT inspect llama, with the context of that cluster",
+        (
+            "next: Ask there: interlock --context CONTEXT -n default inspect llama, with the context of that "
+            "cluster"
+        ),
     ]

@@ -84,7 +84,13 @@ def same_version(seen: Seen) -> Iterator[Finding]:
     found = sorted({image for pod in seen.guards or () for image in images(pod)})
     if len(found) > 1:
         what = f"the guards run different images: {some(found)}"
-        do = "Is an upgrade under way? kubectl rollout status tells; one that is stuck: rollout undo"
+        service = guard_service(seen)
+        look = (
+            "Look at the Deployment"
+            if service is None
+            else f"Look: kubectl -n {service.namespace} rollout status deployment {service.name}"
+        )
+        do = f"Is an upgrade under way, or is one stuck (docs/operations.md, Upgrade and rollback)? {look}"
         yield Finding(Severity.WEAK, "versions-differ", what, do)
 
 

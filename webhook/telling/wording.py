@@ -162,12 +162,15 @@ def nothing_remains(*, a: int | None = None, elsewhere: str = "") -> str:
     return sentence if a is None else f"{sentence}; this is admission {a}"
 
 
-def in_another_cluster(name: str, managed_by: str) -> Failure:
+def in_another_cluster(namespace: str, name: str, managed_by: str) -> Failure:
     """The pods of a TrainJob are in another cluster, as MultiKueue's are: none of them is seen here."""
     return Failure(
         what="listing the pods",
         why=f"they are in another cluster (spec.managedBy is {managed_by}), which cannot be seen from here",
-        remedy=f"Ask there: interlock --context CONTEXT inspect {name}, with the context of that cluster",
+        remedy=(
+            f"Ask there: interlock --context CONTEXT -n {namespace} inspect {name}, with the context of that "
+            "cluster"
+        ),
     )
 
 

@@ -39,11 +39,12 @@ from webhook.verbs.options import (
     duration,
 )
 from webhook.verbs.patience import Waiting
+from webhook.verbs.shorthands import Command
 
 commands = typer.Typer()
 
 
-@commands.command()
+@commands.command(cls=Command)
 @aimed
 def inspect(
     name: Name,
@@ -67,7 +68,7 @@ def inspect(
     run(target.connect(), told)
 
 
-@commands.command()
+@commands.command(cls=Command)
 @aimed
 def find(
     *,
@@ -107,7 +108,7 @@ def find(
     run(target.connect(), told)
 
 
-@commands.command()
+@commands.command(cls=Command)
 @aimed
 def ceased(
     name: Name,
@@ -134,7 +135,7 @@ def ceased(
     run(target.connect(), told)
 
 
-@commands.command(name="open")
+@commands.command(name="open", cls=Command)
 @aimed
 def open_(
     name: Name,
@@ -154,7 +155,7 @@ def open_(
     run(target.connect(), told)
 
 
-@commands.command()
+@commands.command(cls=Command)
 @aimed
 def release(
     name: Name,
@@ -189,7 +190,7 @@ def release(
     run(target.connect(), told)
 
 
-@commands.command()
+@commands.command(cls=Command)
 @partial(aimed, namespace=NamespaceOnly)
 def doctor(
     *,

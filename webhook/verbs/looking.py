@@ -85,7 +85,9 @@ def _as_seen_from_here(trainjob: TrainJob, verdict: verdicts.Verdict) -> verdict
     """That nothing is left here tells nothing of pods that are in another cluster."""
     if not trainjob.managed_elsewhere or isinstance(verdict, verdicts.PodsRemain | verdicts.Unknown):
         return verdict
-    return verdicts.Unknown((wording.in_another_cluster(trainjob.name, trainjob.managed_elsewhere),))
+    return verdicts.Unknown(
+        (wording.in_another_cluster(trainjob.namespace, trainjob.name, trainjob.managed_elsewhere),)
+    )
 
 
 async def ceased(
