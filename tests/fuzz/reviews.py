@@ -10,6 +10,7 @@ from uuid import UUID
 
 from tests import objects
 from tests.fuzz import world
+from tests.fuzz.shapes import shapes
 from tests.objects import A_PLACES, Document, a, a_in, execution_labels
 
 
@@ -22,6 +23,9 @@ class Truth(StrEnum):
     NO_ADMISSION = "no re-admission"
     OPEN = "whatever it has become"
 
+
+SHAPED = 0.4
+"""How many of the reviews are of a TrainJob as people write it, and not of the least there is."""
 
 MAY_NOT_BE_ALLOWED = frozenset({Truth.HELD, Truth.ORDERED})
 MUST_BE_ALLOWED = frozenset({Truth.CLEAR, Truth.NO_ADMISSION})
@@ -74,14 +78,14 @@ def _named(truth: Truth) -> tuple[str, ...]:
 
 
 def _readmission(random: Random, name: str, truth: Truth, uid: str) -> Known:
-    new, old = _described(random, name), _described(random, name)
+    (new, old), shape = _described(random, name)
     if name == world.HELD_BY_LABELS:
         _label(random, new)
         _label(random, old)
     match random.choice(("create", "un-suspend", "un-suspend", "raise A")):
         case "create":
             _suspend(new, random.choice((False, None, "absent")))
-            return Known(objects.review(new, uid=uid), truth, "create")
+            return Known(objects.review(new, uid=uid), truth, f"create{shape}")
         case "un-suspend":
             _suspend(old, True)
             _suspend(new, random.choice((False, None, "absent")))
@@ -96,12 +100,12 @@ def _readmission(random: Random, name: str, truth: Truth, uid: str) -> Known:
                 _write_a(old, random.choice(A_PLACES), before)
             _write_a(new, place, (before or 0) + random.choice((1, 2, 1000)))
             by = f"raise A in {place}"
-    return Known(objects.review(new, old=old, uid=uid), truth, by)
+    return Known(objects.review(new, old=old, uid=uid), truth, f"{by}{shape}")
 
 
 def _no_admission(random: Random, uid: str) -> Known:
     name = random.choice((*world.HELD_BY_JOBSET, *world.CLEAR, *world.ORDERED))
-    new, old = _described(random, name), _described(random, name)
+    (new, old), shape = _described(random, name)
     truth = Truth.NO_ADMISSION
     suspended = random.choice((True, False))
     _suspend(old, suspended)
@@ -109,28 +113,36 @@ def _no_admission(random: Random, uid: str) -> Known:
     match random.choice(("create", "suspend", "label", "status", "lower A", "nothing")):
         case "create":
             _suspend(new, True)
-            return Known(objects.review(new, uid=uid), truth, "create suspended")
+            return Known(objects.review(new, uid=uid), truth, f"create suspended{shape}")
         case "suspend":
             _suspend(old, False)
             _suspend(new, True)
             by = "suspend"
         case "label":
-            new["metadata"].setdefault("labels", {})["team"] = "red"
+            _write(new, "labels", {"team": "red"})
             by = "label"
         case "status":
             new["status"] = {"conditions": [{"type": "Suspended", "status": "True"}]}
             review = objects.review(new, old=old, uid=uid, sub_resource="status")
-            return Known(review, truth, "status")
+            return Known(review, truth, f"status{shape}")
         case "lower A":
             _write_a(old, random.choice(A_PLACES), 7)
             _write_a(new, random.choice(A_PLACES), random.choice((0, 1, 7)))
             by = "lower A"
         case _:
             by = "nothing"
-    return Known(objects.review(new, old=old, uid=uid), truth, by)
+    return Known(objects.review(new, old=old, uid=uid), truth, f"{by}{shape}")
 
 
-def _described(random: Random, name: str) -> Document:
+def _described(random: Random, name: str) -> tuple[tuple[Document, Document], str]:
+    """The new and the old object, and of which of the shapes that people write they are."""
+    if random.random() < SHAPED:
+        shape = random.choice(shapes())
+        return (shape.trainjob(name), shape.trainjob(name)), f" ({shape.about})"
+    return (_plain(random, name), _plain(random, name)), ""
+
+
+def _plain(random: Random, name: str) -> Document:
     return objects.trainjob(
         name,
         namespace=world.NAMESPACE,
@@ -147,11 +159,11 @@ def _label(random: Random, document: Document) -> None:
     job_id, submission = ({key: value} for key, value in world.HELD_EXECUTION.items())
     match random.choice(("own", "patch", "split", "patches", "second job")):
         case "own":
-            document["metadata"].setdefault("labels", {}).update(job_id | submission)
+            _write(document, "labels", job_id | submission)
         case "patch":
             _add_patch(document, objects.patch(pods={"labels": job_id | submission}))
         case "split":
-            document["metadata"].setdefault("labels", {}).update(job_id)
+            _write(document, "labels", job_id)
             _add_patch(document, objects.patch(pods={"labels": submission}))
         case "patches":
             _add_patch(document, objects.patch("one.example.com/x", pods={"labels": job_id}))
@@ -169,13 +181,17 @@ def _jobs(patch: Document) -> list[Any]:
 
 
 def _add_patch(document: Document, patch: Document) -> None:
-    document["spec"].setdefault("runtimePatches", []).append(patch)
+    document["spec"]["runtimePatches"] = [*(document["spec"].get("runtimePatches") or ()), patch]
+
+
+def _write(document: Document, field: str, values: dict[str, str]) -> None:
+    document["metadata"][field] = (document["metadata"].get(field) or {}) | values
 
 
 def _write_a(document: Document, place: str, number: int) -> None:
     holder, field = place.split(".")
     if holder == "metadata":
-        document["metadata"].setdefault(field, {}).update(a(number))
+        _write(document, field, a(number))
     else:
         _add_patch(document, a_in(place, number)["patches"][0])
 
