@@ -58,6 +58,7 @@ READING_THE_PODS_OF_OTHER_STARTS = """\
     pods = await asyncio.gather(*(attempt("pods", "listing the pods", read) for read in listing))
 """
 ANOTHER_START = "tests/rule/test_starts.py::test_a_pod_of_another_start_is_told"
+CALLS = "tests/guard/test_calls.py"
 ATTACKED = "tests/guard/test_records_attacked.py"
 RECORDS = "tests/rule/test_records.py"
 START_CONDITIONS = "tests/telling/test_match_conditions_of_jobs.py"
@@ -568,6 +569,30 @@ PARTS = [
 """,
         "",
         "tests/verbs/test_doctor.py::test_a_viewer_may_not_have_it_tried_and_is_told_what_that_takes",
+    ),
+    Part(
+        "a guard that no call can reach is not ready",
+        "webhook/guard/server.py",
+        "        lifecycle.why_uncallable = gates.why_uncallable\n",
+        "",
+        f"{CALLS}::test_a_configuration_that_comes_to_call_another_name_takes_the_guard_out_and_back_in",
+    ),
+    Part(
+        "a guard stays ready while one call fits",
+        "webhook/telling/calls.py",
+        "        if goes_elsewhere or is_among(call.host, names):\n",
+        "        if goes_elsewhere:\n",
+        "tests/telling/test_calls.py"
+        "::test_one_call_that_fits_is_reason_enough_to_stay_ready_and_the_others_are_told",
+    ),
+    Part(
+        "what cannot be read makes no guard unready",
+        "webhook/guard/gate.py",
+        """        if len(self._calls) < len(self._shipped):
+            return None
+""",
+        "",
+        f"{CALLS}::test_a_configuration_that_cannot_be_read_makes_no_guard_unready",
     ),
 ]
 
