@@ -553,6 +553,14 @@ PARTS = [
         "tests/verbs/test_doctor.py::test_an_api_that_is_not_served_is_told",
     ),
     Part(
+        "a rank that waits for its lost predecessor is told of",
+        "webhook/diagnosis/diagnosis.py",
+        "    training.ranks,\n",
+        "",
+        "tests/diagnosis/test_findings.py::"
+        "test_a_rank_that_waits_for_its_lost_predecessor_is_told_of_though_its_trainjob_runs",
+    ),
+    Part(
         "a dry run that is let through is a finding",
         "webhook/diagnosis/registrations.py",
         """        if probe.code < 300:  # noqa: PLR2004

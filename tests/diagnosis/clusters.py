@@ -121,6 +121,16 @@ def guard_pod(name: str, node: str, *, ready: bool = True, image: str = IMAGE) -
     return document
 
 
+def check_pod(name: str, *, image: str = IMAGE) -> Document:
+    labels = {"app.kubernetes.io/name": "trainjob-interlock-kueue"}
+    document = objects.pod(name, trainjob=None, namespace=GUARD, node="node-1", labels=labels)
+    document["spec"]["containers"] = [
+        {"name": "proxy", "image": "registry.example.com/mesh:9"},
+        {"name": "kueue", "image": image},
+    ]
+    return document
+
+
 def deployment(replicas: int = 3) -> Document:
     containers = [{"name": "guard", "image": IMAGE}]
     return {
@@ -278,9 +288,10 @@ def seen_of(cluster: ACluster, *, now: datetime = NOW, **changes: Any) -> Seen:
     remaining = Remaining()
     for pod in pods:
         remaining.take(pod)
+    gone = read_node_state(None)
     states = {one["metadata"]["name"]: read_node_state(one) for one in cluster.of("Node")}
     waiting = [
-        replace(one, pods=tuple(replace(pod, node_state=states[str(pod.node)]) for pod in one.pods))
+        replace(one, pods=tuple(replace(pod, node_state=states.get(str(pod.node), gone)) for pod in one.pods))
         for trainjob in cluster.of("TrainJob")
         if (one := remaining.found(trainjob, a_key=DEFAULT_A_KEY)) is not None
     ]
@@ -292,7 +303,8 @@ def seen_of(cluster: ACluster, *, now: datetime = NOW, **changes: Any) -> Seen:
         "mutating": every("MutatingWebhookConfiguration"),
         "endpoints": {one: slices(one) for one in (SERVICE, ServiceName("elsewhere", "webhook-service"))},
         "deployment": deployments[0] if deployments else None,
-        "guards": tuple(one for one in pods if one["metadata"]["namespace"] == GUARD),
+        "guards": tuple(one for one in pods if one["metadata"].get("labels", {}).items() >= LABELS.items()),
+        "check": tuple(one for one in pods if one["metadata"]["name"].startswith("check-")),
         "controllers": tuple(one for one in pods if one["metadata"]["namespace"] == "elsewhere"),
         "nodes": every("Node"),
         "definitions": {one["metadata"]["name"]: one for one in cluster.definitions},
@@ -513,6 +525,14 @@ FAULTS: tuple[Fault, ...] = (
         lambda one: _set(
             one.one("Pod", "guard-3"), "spec", "containers", 0, "image", to=IMAGE.replace("0.1.0", "0.0.9")
         ),
+    ),
+    Fault(
+        "the check is of another version",
+        WEAK,
+        "versions-differ",
+        "Kueue's check runs registry.example.com/trainjob-interlock:0.0.9, and the guards run "
+        "registry.example.com/trainjob-interlock:0.1.0. Is an upgrade under way?",
+        lambda one: one.add(check_pod("check-1", image=IMAGE.replace("0.1.0", "0.0.9"))),
     ),
     Fault(
         "a node is out of service and Ready",

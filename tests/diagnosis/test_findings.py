@@ -20,6 +20,7 @@ from tests.diagnosis.clusters import (
     ACluster,
     Fault,
     another_webhook,
+    check_pod,
     cluster_queue,
     controller_pod,
     deployment,
@@ -281,6 +282,16 @@ def test_where_the_deployment_is_not_known_its_endpoints_tell(
     assert kinds(sound(), deployment=None, endpoints=slices) == expected
 
 
+def test_what_a_service_mesh_puts_into_pods_is_no_other_version() -> None:
+    meshed = [guard_pod(f"guard-{number}", f"node-{number}") for number in (1, 2, 3)]
+    for number, pod in enumerate(meshed):
+        proxy = {"name": "proxy", "image": f"registry.example.com/mesh:{number}"}
+        pod["spec"]["containers"] = [proxy, *pod["spec"]["containers"]]
+    diagnosis = diagnose(seen_of(sound(), guards=tuple(meshed), check=(check_pod("check-1"),)))
+    assert diagnosis.lines == ["sound: nothing was found"]
+    assert dict(diagnosis.versions)["guard"] == "0.1.0"
+
+
 def test_a_deployment_that_does_not_say_has_one_replica() -> None:
     silent = deployment()
     del silent["spec"]["replicas"]
@@ -312,6 +323,53 @@ def test_a_wait_is_told_with_since_when() -> None:
         "TrainJob default/rests waits since 2026-12-02 10:00Z (2h) for rests-node-0-0-x on "
         "node-1 (Ready=True)"
     )
+
+
+def lost_rank(*, ends: str) -> dict[str, Any]:
+    pod = objects.pod("runs-node-0-1-x", trainjob="runs", namespace="default", node="node-9")
+    pod["metadata"] |= {"deletionTimestamp": ends, "deletionGracePeriodSeconds": 30}
+    return pod
+
+
+def test_a_rank_that_waits_for_its_lost_predecessor_is_told_of_though_its_trainjob_runs() -> None:
+    (finding,) = diagnose(seen_of(suspended_with(lost_rank(ends="2026-12-02T10:00:30Z")))).findings
+    assert (finding.severity, finding.kind) == (Severity.STUCK, "rank-waits")
+    assert finding.line == (
+        "stuck: TrainJob default/runs runs, and waits since 2026-12-02 10:00Z (2h) for runs-node-0-1-x on "
+        "node-9 (gone), in whose place none is started before it has ended. What ends it: interlock -n "
+        "default inspect runs"
+    )
+    unknown = seen_of(suspended_with(lost_rank(ends="2026-12-02T10:00:30Z")), nodes=None)
+    assert "on node-9 (not readable)" in diagnose(unknown).findings[0].what
+
+
+def test_a_rank_that_was_started_again_beside_its_predecessor_is_told_of() -> None:
+    lost = lost_rank(ends="2026-12-02T12:00:10Z")
+    again = objects.pod("runs-node-0-1-y", trainjob="runs", namespace="default", node="node-1")
+    owner = {"kind": "Job", "name": "runs-node-0", "uid": "u", "controller": True}
+    for pod in (lost, again):
+        pod["metadata"]["ownerReferences"] = [owner]
+        pod["metadata"]["annotations"] = {"batch.kubernetes.io/job-completion-index": "1"}
+    cluster = suspended_with(lost)
+    cluster.add(again)
+    lost["spec"]["nodeName"] = "node-2"
+    (finding,) = diagnose(seen_of(cluster)).findings
+    assert (finding.severity, finding.kind) == (Severity.UNSAFE, "rank-runs-twice")
+    assert finding.what == (
+        "two processes of a rank of TrainJob default/runs may run: runs-node-0-1-y beside runs-node-0-1-x on "
+        "node-2 (Ready=True)"
+    )
+    lost["spec"]["nodeName"] = "gone"
+    assert kinds(cluster) == []
+
+
+def test_a_rank_that_ends_in_time_or_of_what_does_not_run_is_none_that_waits() -> None:
+    assert kinds(suspended_with(lost_rank(ends="2026-12-02T12:00:10Z"))) == []
+    cluster = suspended_with(lost_rank(ends="2026-12-02T10:00:30Z"))
+    cluster.one("TrainJob", "runs")["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    assert kinds(cluster) == ["trainjob-waits"]
+    cluster.remove("TrainJob", "runs")
+    assert kinds(cluster, jobs=()) == []
 
 
 def test_jobs_of_bare_jobsets_and_what_does_not_run_are_none_of_its_business() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import yaml
 from certs.authority import new_authority
 from certs.publication import ca_bundle
 from sandbox import Sandbox
-from sandbox.controllers.kinds import JOBS, NODES, TRAINJOBS, Kind
+from sandbox.controllers.kinds import JOBS, NODES, PODS, TRAINJOBS, Kind
 from tests import objects
 from tests.benches import (
     CLUSTER_ROLES,
@@ -37,6 +37,8 @@ from webhook.verbs.examining import Wish, examine
 REPLACES_SINCE, CONDITIONS_SINCE = 29, 28
 OLD = ["kubernetes-too-old", "conditions-ignored"]
 """What is found of every Kubernetes that is older, in this order."""
+
+READY_UNKNOWN = [{"type": "Ready", "status": "Unknown"}]
 
 NOT_ASKED = (
     "not asked: whether the guard answers (--try-in NAMESPACE), the guard's certificate "
@@ -324,6 +326,92 @@ async def test_the_certificate_is_looked_at_where_it_is_wished(bench: Bench, adm
     assert {one.kind for one in found} == {"certificate-of-another-name", "not-trusted"}
     (failure,) = (await admin(secret="no-such")).not_seen
     assert (failure.what, failure.why) == (f"reading Secret no-such in namespace {GUARD}", "there is none")
+
+
+async def test_a_rank_whose_lost_predecessor_does_not_end_is_told_and_what_ends_it(
+    bench: Bench, viewer: Doctor
+) -> None:
+    cluster = sound(datetime.now(UTC))
+    lost = objects.pod("runs-node-0-1-x", trainjob="runs", namespace="default", node="node-2")
+    cluster.add(lost)
+    await build(bench, cluster)
+    await bench.patch(NODES, "node-2", {"status": {"conditions": READY_UNKNOWN}}, "", subresource="status")
+    # No kubelet is here to end it.
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1}
+    await bench.admin.request("DELETE", PODS.path("default", "runs-node-0-1-x"), body=options)
+
+    async def overdue() -> bool:
+        return "rank-waits" in {one.kind for one in await viewer.findings()}
+
+    await until(overdue)
+    (finding,) = await viewer.findings()
+    assert finding.what.startswith("TrainJob default/runs runs, and waits since ")
+    assert "for runs-node-0-1-x on node-2 (Ready=Unknown), in whose place none is started" in finding.what
+    assert finding.do == "What ends it: interlock -n default inspect runs"
+    ran = await viewer.command("inspect", "-n", "default", "runs")
+    assert "next: 1 pod on node-2: wait until it comes back; or confirm that it is down" in ran.out
+
+
+# Installed, and too old or not at all: its definitions are the API server's to change
+
+
+def without_patches(cluster: ACluster) -> None:
+    (one,) = (one for one in cluster.definitions if one["metadata"]["name"].startswith("trainjobs."))
+    spec = one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["properties"]["runtimePatches"], spec["x-kubernetes-preserve-unknown-fields"]
+
+
+def without_restarts(cluster: ACluster) -> None:
+    (one,) = (one for one in cluster.definitions if one["metadata"]["name"].startswith("jobsets."))
+    del one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"][
+        "x-kubernetes-preserve-unknown-fields"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "absent", "line"),
+    [
+        (
+            without_patches,
+            (),
+            "unsafe: TrainJobs have no spec.runtimePatches (v1alpha1): this Trainer is older",
+        ),
+        (without_restarts, (), "unsafe: JobSets have no status.restarts: this JobSet is too old to tell"),
+        (
+            lambda one: one.webhook("evictions.")["clientConfig"].update(caBundle="bm90IFBFTQ=="),
+            (),
+            "stuck: the caBundle of webhook evictions.",
+        ),
+        (
+            lambda one: one.bundle(
+                new_authority(now=datetime.now(UTC), lifetime=timedelta(days=29)).certificate_pem
+            ),
+            (),
+            "weak: the last authority in the caBundle of webhook evictions.",
+        ),
+        (lambda _: None, ("jobset.x-k8s.io",), "stuck: this cluster serves no JobSets: no TrainJob starts"),
+        (
+            lambda _: None,
+            ("jobset.x-k8s.io", "trainer.kubeflow.org", "kueue.x-k8s.io"),
+            "weak: this cluster serves no TrainJobs: there is nothing to guard",
+        ),
+    ],
+    ids=["trainer", "jobset", "bundle", "authority", "no jobset", "no trainer"],
+)
+async def test_what_is_too_old_or_absent_is_a_line_and_an_exit_code(
+    make: Callable[[ACluster], object], absent: tuple[str, ...], line: str, tmp_path: Path
+) -> None:
+    cluster = sound(datetime.now(UTC))
+    make(cluster)
+    async with Sandbox(without=absent) as sandbox:
+        for document in (*cluster.documents, *cluster.definitions):
+            group = document.get("apiVersion", "").partition("/")[0]
+            if group not in absent:
+                sandbox.put(document)
+        sandbox.write_kubeconfig(tmp_path / "admin")
+        ran = await Interlock(environment_of(tmp_path / "admin"))("doctor")
+    assert ran.code == 1, ran
+    assert any(told.startswith(line) for told in ran.out.splitlines()), ran.out
 
 
 # What may not be read

@@ -30,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     versions.jobset,
     versions.kueue,
     training.waits,
+    training.ranks,
     queues.waits,
     queues.deactivated,
     queues.checks_that_do_not_work,

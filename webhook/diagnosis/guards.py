@@ -15,7 +15,7 @@ from certs.authority import has_issued
 from certs.pem import PemError, certificates_in
 from webhook.diagnosis.finding import Finding, Severity
 from webhook.diagnosis.registrations import bundles, guard_service, ready_endpoints, trusted
-from webhook.diagnosis.seen import Document, Seen, images, is_ready, named, some
+from webhook.diagnosis.seen import Document, Seen, image_of, is_ready, named, some
 from webhook.rule.verdict import OUT_OF_SERVICE_TAINT
 
 FEWEST = 2
@@ -23,6 +23,11 @@ FEWEST = 2
 
 GUARD_LABEL = "app.kubernetes.io/name=trainjob-interlock"
 """By which the guard's pods are found where its Deployment cannot be read."""
+
+CHECK_LABEL = "app.kubernetes.io/name=trainjob-interlock-kueue"
+"""By which the pods of Kueue's check are found, beside the guard's."""
+
+GUARD_CONTAINER, CHECK_CONTAINER = "guard", "kueue"
 
 _OVERDUE_AT = 0.8
 """The share of its lifetime after which a certificate that is renewed at two thirds was not."""
@@ -80,17 +85,21 @@ def spread(seen: Seen) -> Iterator[Finding]:
 
 
 def same_version(seen: Seen) -> Iterator[Finding]:
-    """Whether all guards run the same image: two versions may answer one question differently."""
-    found = sorted({image for pod in seen.guards or () for image in images(pod)})
+    """Whether guards and check run the same image: two versions may answer one question differently."""
+    found = sorted({image_of(pod, GUARD_CONTAINER) for pod in seen.guards or ()})
+    of_the_check = sorted({image_of(pod, CHECK_CONTAINER) for pod in seen.check or ()})
+    service = guard_service(seen)
+    look = (
+        "Look at the Deployment"
+        if service is None
+        else f"Look: kubectl -n {service.namespace} rollout status deployment {service.name}"
+    )
+    do = f"Is an upgrade under way, or is one stuck (docs/operations.md, Upgrade and rollback)? {look}"
     if len(found) > 1:
         what = f"the guards run different images: {some(found)}"
-        service = guard_service(seen)
-        look = (
-            "Look at the Deployment"
-            if service is None
-            else f"Look: kubectl -n {service.namespace} rollout status deployment {service.name}"
-        )
-        do = f"Is an upgrade under way, or is one stuck (docs/operations.md, Upgrade and rollback)? {look}"
+        yield Finding(Severity.WEAK, "versions-differ", what, do)
+    elif found and of_the_check and found != of_the_check:
+        what = f"Kueue's check runs {some(of_the_check)}, and the guards run {some(found)}"
         yield Finding(Severity.WEAK, "versions-differ", what, do)
 
 

@@ -40,7 +40,10 @@ def queues_without_the_check(seen: Seen) -> Iterator[Finding]:
         if ours:
             do = f"Name {min(ours)} in its admissionChecksStrategy (docs/kueue.md)"
         else:
-            do = "Install the check: make deploy OVERLAY=kueue with the guard's IMAGE (docs/kueue.md)"
+            do = (
+                "Install the check: make deploy OVERLAY=kueue with the guard's IMAGE, or helm upgrade with "
+                "kueue.enabled=true (docs/kueue.md)"
+            )
         yield Finding(Severity.WEAK, "queue-without-check", what, do)
 
 

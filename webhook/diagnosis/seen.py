@@ -57,6 +57,7 @@ class Seen:
     endpoints: Mapping[ServiceName, Documents] = field(default_factory=dict)
     deployment: Document | None = None
     guards: Documents | None = None
+    check: Documents | None = None
     controllers: Documents | None = None
     secret: Document | None = None
     handshakes: Mapping[str, str] = field(default_factory=dict)
@@ -124,6 +125,13 @@ def numbers(version: str) -> tuple[int, int] | None:
     """The first two of a version as `v1.36.2-gke.1` has them; None where it is none."""
     read = re.match(r"v?(\d+)\.(\d+)", version)
     return (int(read[1]), int(read[2])) if read else None
+
+
+def image_of(pod: Document, container: str) -> str:
+    """The image of a container; beside it there may be some that a service mesh has put into the pod."""
+    every = (pod.get("spec") or {}).get("containers") or ()
+    named_so = [one for one in every if one.get("name") == container]
+    return next((str(one.get("image") or "") for one in (*named_so, *every)), "")
 
 
 def images(pod: Document) -> Iterator[str]:

@@ -6,17 +6,25 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from webhook.diagnosis.finding import Finding, Severity
 from webhook.diagnosis.seen import Document, Seen, annotation, is_ready, label, moment, named, numbers, some
 from webhook.diagnosis.versions import REPLACES_WHAT_HAS_ENDED_SINCE
+from webhook.rule.ranks import HeldRank, held_ranks
 from webhook.rule.starts import LEAVE, POD_REPLACEMENT_ANNOTATION, REPLACED_ONCE_ENDED
-from webhook.rule.trainjob import FINISHED, JOBSET_NAME_LABEL
-from webhook.rule.verdict import OUT_OF_SERVICE_TAINT, RemainingPod
+from webhook.rule.trainjob import FINISHED, JOBSET_NAME_LABEL, UnreadableTrainJobError, read_trainjob
+from webhook.rule.verdict import (
+    NOT_READABLE,
+    OUT_OF_SERVICE_TAINT,
+    RemainingPod,
+    read_node_state,
+    read_remaining_pods,
+)
 from webhook.telling import wording
-from webhook.telling.report import Found
+from webhook.telling.report import Found, State, state_of
 from webhook.telling.waiting import duration
 
 FORCEFULLY_DELETED = "kueue.x-k8s.io/safe-to-forcefully-delete"
@@ -44,29 +52,93 @@ def nodes_declared_down(seen: Seen) -> Iterator[Finding]:
 
 
 def waits(seen: Seen) -> Iterator[Finding]:
-    """TrainJobs, or ranks of those that run, that wait for pods over their grace: since when, and why.
+    """TrainJobs that do not run and of which pods remain longer than their grace period: since when, and why.
 
     A wait that a grace period ends is none of an operator's business.
     """
     for found in seen.waiting or ():
         overdue = [pod for pod in found.pods if _is_overdue(pod, seen)]
-        if overdue:
+        if overdue and found.state is not State.RUNNING:
             yield _wait(found, overdue, seen)
 
 
+def ranks(seen: Seen) -> Iterator[Finding]:
+    """TrainJobs that run and of which a pod is to end and does not: as when its node is lost.
+
+    Its rank is started again once that pod has ended (batch/v1, podReplacementPolicy Failed), and no event
+    says that the Job controller waits; of a Job of another policy it was started again beside that pod.
+    """
+    pods: dict[tuple[str, str], list[RemainingPod]] = {}
+    for item in seen.pods or ():
+        key = (str(item["metadata"].get("namespace")), str(label(item, JOBSET_NAME_LABEL)))
+        pods.setdefault(key, []).extend(_with_its_node(pod, seen) for pod in read_remaining_pods([item]))
+    for trainjob in seen.trainjobs or ():
+        if _runs(trainjob, seen):
+            held = held_ranks(pods.get(_key(trainjob), ()))
+            yield from _twice(trainjob, [one for one in held if one.may_run_twice])
+            yield from _held(trainjob, [one.pod for one in held if not one.again_as], seen)
+
+
+def _twice(trainjob: Document, held: list[HeldRank]) -> Iterator[Finding]:
+    if held:
+        beside = (f"{one.again_as} beside {wording.remaining_pod_in_full(one.pod)}" for one in held)
+        yield Finding(
+            Severity.UNSAFE,
+            "rank-runs-twice",
+            f"two processes of a rank of TrainJob {named(trainjob)} may run: {some(beside, most=3)}",
+            f"Suspend it, and look at its checkpoint before you trust it. {_what_ends_it(*_key(trainjob))}",
+        )
+
+
+def _held(trainjob: Document, pods: list[RemainingPod], seen: Seen) -> Iterator[Finding]:
+    overdue = [pod for pod in pods if _is_overdue(pod, seen)]
+    if overdue:
+        yield Finding(
+            Severity.STUCK,
+            "rank-waits",
+            f"TrainJob {named(trainjob)} runs, and waits{_since(overdue, seen)} for {_named(overdue)}, in "
+            "whose place none is started before it has ended",
+            _what_ends_it(*_key(trainjob)),
+        )
+
+
+def _runs(trainjob: Document, seen: Seen) -> bool:
+    try:
+        return state_of(trainjob, read_trainjob(trainjob, a_key=seen.a_key)) is State.RUNNING
+    except UnreadableTrainJobError:
+        return False
+
+
+def _with_its_node(pod: RemainingPod, seen: Seen) -> RemainingPod:
+    if pod.node is None:
+        return pod
+    node = next((one for one in seen.nodes or () if named(one) == pod.node), None)
+    return replace(pod, node_state=NOT_READABLE if seen.nodes is None else read_node_state(node))
+
+
 def _wait(found: Found, overdue: list[RemainingPod], seen: Seen) -> Finding:
-    since = [began for pod in overdue if (began := _began(pod)) is not None]
-    told = ""
-    if since:
-        waited = duration((seen.now - min(since)).total_seconds())
-        told = f" since {min(since):%Y-%m-%d %H:%MZ} ({waited})"
-    pods = some(map(wording.remaining_pod_in_full, overdue), most=3)
     return Finding(
         Severity.STUCK,
         "trainjob-waits",
-        f"TrainJob {found.namespace}/{found.name} waits{told} for {pods}",
-        f"What ends it: interlock -n {found.namespace} inspect {found.name}",
+        f"TrainJob {found.namespace}/{found.name} waits{_since(overdue, seen)} for {_named(overdue)}",
+        _what_ends_it(found.namespace, found.name),
     )
+
+
+def _since(overdue: list[RemainingPod], seen: Seen) -> str:
+    since = [began for pod in overdue if (began := _began(pod)) is not None]
+    if not since:
+        return ""
+    waited = duration((seen.now - min(since)).total_seconds())
+    return f" since {min(since):%Y-%m-%d %H:%MZ} ({waited})"
+
+
+def _named(pods: list[RemainingPod]) -> str:
+    return some(map(wording.remaining_pod_in_full, pods), most=3)
+
+
+def _what_ends_it(namespace: str, name: str) -> str:
+    return f"What ends it: interlock -n {namespace} inspect {name}"
 
 
 def _is_overdue(pod: RemainingPod, seen: Seen) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from webhook.diagnosis.finding import Finding, Severity
-from webhook.diagnosis.seen import Seen, images, numbers
+from webhook.diagnosis.seen import Seen, image_of, images, numbers
 from webhook.rule import trainjob
 
 TRAINJOB_DEFINITION = f"{trainjob.RESOURCE}.{trainjob.GROUP}"
@@ -122,12 +122,15 @@ def versions(seen: Seen) -> Iterator[tuple[str, str]]:
     if seen.kubernetes is not None:
         yield "kubernetes", seen.kubernetes
     told: dict[str, set[str]] = {}
-    for pod in (*(seen.controllers or ()), *(seen.guards or ())):
-        for image in images(pod):
-            repository, tag = _parted(image)
-            name = _CONTROLLERS.get(repository) or ("guard" if pod in (seen.guards or ()) else None)
-            if name and tag:
-                told.setdefault(name, set()).add(tag)
+    named = [
+        (_CONTROLLERS.get(_parted(image)[0]), image)
+        for pod in seen.controllers or ()
+        for image in images(pod)
+    ]
+    named += [("guard", image_of(pod, "guard")) for pod in seen.guards or ()]
+    for name, image in named:
+        if name and (tag := _parted(image)[1]):
+            told.setdefault(name, set()).add(tag)
     yield from ((name, ", ".join(sorted(tags))) for name, tags in sorted(told.items()))
 
 

@@ -35,7 +35,7 @@ from webhook.cluster.resource import (
 from webhook.diagnosis import registrations, versions
 from webhook.diagnosis.diagnosis import diagnose
 from webhook.diagnosis.finding import Diagnosis, NotAsked
-from webhook.diagnosis.guards import GUARD_LABEL
+from webhook.diagnosis.guards import CHECK_LABEL, GUARD_LABEL
 from webhook.diagnosis.seen import Document, Documents, Probe, Seen, ServiceName
 from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
@@ -206,6 +206,7 @@ async def _around_the_guard(reader: _Reader, wish: Wish, seen: Seen) -> Seen:
         begin = tasks.create_task
         endpoints = {service: begin(reader.endpoints(service)) for service in sorted(services)}
         guards = begin(_guards(reader, guard))
+        check = begin(_check(reader, guard))
         controllers = begin(_controllers(reader, others))
         secret = begin(_secret(reader, wish.secret, guard))
         handshakes = begin(_handshakes(reader, registrations.urls(seen)))
@@ -217,6 +218,7 @@ async def _around_the_guard(reader: _Reader, wish: Wish, seen: Seen) -> Seen:
         endpoints={service: slices for service, slices in read.items() if slices is not None},
         deployment=deployment,
         guards=pods,
+        check=check.result(),
         controllers=controllers.result(),
         secret=secret.result(),
         handshakes=handshakes.result(),
@@ -232,9 +234,19 @@ async def _guards(reader: _Reader, service: ServiceName | None) -> tuple[Documen
     selector = (((deployment or {}).get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
     labels = ",".join(f"{key}={value}" for key, value in sorted(selector.items())) or GUARD_LABEL
     pods = await reader.every(PODS.within(service.namespace), labels=labels, fields=NOT_TERMINAL)
-    if pods is None:
-        return deployment, None
-    return deployment, tuple(pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
+    return deployment, _that_stay(pods)
+
+
+async def _check(reader: _Reader, service: ServiceName | None) -> Documents | None:
+    """The pods of Kueue's check, which stands beside the guard where it is installed."""
+    if service is None:
+        return None
+    pods = PODS.within(service.namespace)
+    return _that_stay(await reader.every(pods, labels=CHECK_LABEL, fields=NOT_TERMINAL))
+
+
+def _that_stay(pods: Documents | None) -> Documents | None:
+    return pods and tuple(pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
 
 
 async def _controllers(reader: _Reader, namespaces: Iterable[str]) -> Documents | None:
