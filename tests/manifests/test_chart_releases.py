@@ -50,6 +50,10 @@ class Cluster:
             raise
         return stored
 
+    async def kept(self, documents: list[Document]) -> list[Document]:
+        """Those that are stored, and stay."""
+        return [one for one in documents if (stored := await self.live(one)) and not is_going(stored)]
+
     async def path(self, document: Document) -> str:
         api = document["apiVersion"]
         root = f"/apis/{api}" if "/" in api else f"/api/{api}"
@@ -127,8 +131,7 @@ async def test_what_is_rendered_is_what_is_stored_and_after_the_uninstallation_n
     for document in sent:
         assert holds(await cluster.live(document), document), document
     await cluster.helm.uninstall()
-    left = [one for one in sent if (stored := await cluster.live(one)) and not is_going(stored)]
-    assert left == []
+    assert await cluster.kept(sent) == []
 
 
 def is_going(stored: Document) -> bool:
@@ -175,6 +178,24 @@ async def test_the_configurations_are_removed_before_anything_that_answers_them(
     assert {"services", "deployments", "clusterroles", "namespaces"} <= set(resources[2:])
 
 
+async def test_a_release_that_is_renamed_leaves_nothing_of_its_name_before_and_neither_does_its_way_back(
+    cluster: Cluster,
+) -> None:
+    """A configuration of before would call a Service that is gone, and deny for good."""
+    await cluster.helm.install(cluster.values())
+    renamed = {"name": "gate", "namespace": {"name": f"{cluster.namespace}-gate"}}
+    before, after = cluster.objects(), rendered(renamed)
+    await cluster.helm.upgrade(renamed)
+    assert await cluster.kept(before) == []
+    for document in after:
+        assert holds(await cluster.live(document), document), document
+    if not cluster.bench.is_real:
+        # A real API server's namespace ends with its controller's word, of which there is none here.
+        await cluster.helm.rollback(1)
+        assert await cluster.kept(after) == []
+        assert await cluster.kept(before) == before
+
+
 async def test_what_somebody_else_wrote_stops_an_upgrade_that_would_overrule_it(cluster: Cluster) -> None:
     await cluster.helm.install(cluster.values())
     broken = copy.deepcopy(await cluster.bench.admin.get(WEBHOOKS, "", NAME))
@@ -191,8 +212,7 @@ async def test_an_installation_whose_guard_gets_not_ready_is_taken_back_with_its
     """No controller is here, so no Deployment gets ready."""
     with pytest.raises(HelmFailedError, match="not ready"):
         await cluster.helm.install(cluster.values(), wait="watcher", timeout=2, rollback_on_failure=True)
-    left = [one for one in cluster.objects() if (stored := await cluster.live(one)) and not is_going(stored)]
-    assert left == []
+    assert await cluster.kept(cluster.objects()) == []
 
 
 @pytest.mark.prove
