@@ -10,6 +10,7 @@ TIMEOUT ?= 5m
 BIN := $(VENV)/bin
 # Three, also on two cores: much of a test's time it waits for a process or for the network.
 PARALLEL := --numprocesses 3 --dist worksteal
+SEARCHES := tests/model tests/test_mutations.py
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
@@ -25,8 +26,10 @@ demo: $(INSTALLED)  ## The story, in the terminal; KEEP=1 leaves it running to p
 test: $(INSTALLED)  ## What tells while working, in minutes. TESTS="-k name" or TESTS=path runs those alone, of all.
 	$(BIN)/python -m pytest $(or $(TESTS),-m "not prove" $(PARALLEL))
 
+# What only thinks is as right beside others; the rest has bounds in seconds of a machine that does nothing else.
 prove: test  ## All tests: after those of `make test` the marked ones, at full length; docs/development.md says which.
-	$(BIN)/python -m pytest -m prove
+	$(BIN)/python -m pytest -m prove $(PARALLEL) $(SEARCHES)
+	$(BIN)/python -m pytest -m prove $(SEARCHES:%=--ignore=%)
 
 lint: $(INSTALLED)  ## ruff, mypy --strict and the import contract.
 	$(BIN)/ruff check .

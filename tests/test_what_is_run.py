@@ -86,7 +86,13 @@ needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 def test_make_prove_runs_what_make_test_runs_and_then_what_it_leaves_out() -> None:
     (tested,) = commands_of("test")
     assert f'-m "not {PROVE}"' in tested
-    assert commands_of("prove") == [tested, f"pytest -m {PROVE}"]
+    first, beside, alone = commands_of("prove")
+    assert first == tested
+    options, *searches = re.split(r" (?=tests/)", beside)
+    assert options == f"pytest -m {PROVE} --numprocesses 3 --dist worksteal"
+    assert searches
+    assert all((REPOSITORY / search).exists() for search in searches)
+    assert alone == " ".join((f"pytest -m {PROVE}", *(f"--ignore={search}" for search in searches)))
     assert commands_of("test", "prove") == commands_of("prove")
 
 
