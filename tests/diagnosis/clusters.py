@@ -531,7 +531,7 @@ FAULTS: tuple[Fault, ...] = (
         WEAK,
         "versions-differ",
         "Kueue's check runs registry.example.com/trainjob-interlock:0.0.9, and the guards run "
-        "registry.example.com/trainjob-interlock:0.1.0. Is an upgrade under way?",
+        "registry.example.com/trainjob-interlock:0.1.0. Is an upgrade under way, or is one stuck",
         lambda one: one.add(check_pod("check-1", image=IMAGE.replace("0.1.0", "0.0.9"))),
     ),
     Fault(

@@ -31,6 +31,7 @@ VALUES = {
     "service.namespace": [GUARD],
     "service.name": [GUARD],
     "name": [NAME],
+    "trainjob": [NAME],
     "shlex.quote(name)": [NAME],
     "self.name": [NAME],
     "found.name": [NAME],

@@ -137,8 +137,8 @@ def _named(pods: list[RemainingPod]) -> str:
     return some(map(wording.remaining_pod_in_full, pods), most=3)
 
 
-def _what_ends_it(namespace: str, name: str) -> str:
-    return f"What ends it: interlock -n {namespace} inspect {name}"
+def _what_ends_it(namespace: str, trainjob: str) -> str:
+    return f"What ends it: interlock -n {namespace} inspect {trainjob}"
 
 
 def _is_overdue(pod: RemainingPod, seen: Seen) -> bool:
