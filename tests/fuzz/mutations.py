@@ -212,8 +212,8 @@ def patches_of_others(known: Known, random: Random) -> None:
 def labels_that_no_pod_can_have(known: Known, random: Random) -> None:
     """They select nothing, and must not be asked for: the API server would refuse the question."""
     job_id, submission = (
-        random.choice(("j held", "j,x", "é", "j" * 64, "-j", "j\n")),
-        random.choice(("s-1", "s/1", "s held")),
+        random.choice(("j held", "j,x", "j,a=", "é", "j" * 64, "-j", "j\n")),
+        random.choice(("s-1", "s/1", "s held", "s,x")),
     )
     impossible = objects.patch("impossible", pods={"labels": execution_labels(job_id, submission)})
     for document in known.objects:
