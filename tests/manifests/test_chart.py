@@ -486,6 +486,14 @@ def test_the_table_in_the_documentation_has_every_value_with_its_default() -> No
     assert documented == leaves(values())
 
 
+def test_what_a_cluster_may_need_is_named_by_values_that_there_are() -> None:
+    """`docs/clusters.md` has an overlay for each, and whoever installs with Helm sets a value."""
+    told = (REPOSITORY / "docs" / "clusters.md").read_text().split("Installed with Helm")[1].split("\n\n")[0]
+    named = set(re.findall(r"`([a-zA-Z.]+)`", told)) - {"null"}
+    assert named
+    assert named <= leaves(values()).keys()
+
+
 def commands_of_helm() -> list[list[str]]:
     """What the documentation has people type, in words."""
     texts = [path.read_text() for path in (REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md"))]
