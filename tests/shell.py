@@ -56,7 +56,11 @@ class Shell:
         programs.mkdir()
         (directory / "manifests").symlink_to(REPOSITORY / "manifests")
         called = shlex.join((sys.executable, "-c", "from webhook.cli import main; main()"))
-        for name, program in (("interlock", called), ("kubectl", shlex.quote(kubectl_or_skip()))):
+        for name, program in (
+            ("interlock", called),
+            ("kubectl-interlock", called),
+            ("kubectl", shlex.quote(kubectl_or_skip())),
+        ):
             path = programs / name
             path.write_text(f'#!/bin/sh\nexec {program} "$@"\n')
             path.chmod(0o755)
