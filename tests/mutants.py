@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.repository import REPOSITORY
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the rule: where it is written, what is written without it, and the test that holds it."""
+
+    name: str
+    module: str
+    written: str
+    without: str
+    test: str
 
 
 def mutate(copy: Path, module: str, written: str, without: str) -> None:

@@ -5,27 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.mutants import mutate, taken_away
+from tests.mutants import Part, mutate, taken_away
+from tests.parts_of_faults import FAULTS
 from tests.repository import REPOSITORY
 
 FAILED = 1
 """pytest's exit code when tests ran and some failed; an import error or no test found is another."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of the rule: where it is written, what is written without it, and the test that holds it."""
-
-    name: str
-    module: str
-    written: str
-    without: str
-    test: str
 
 
 READING_THE_JOBSET = """\
@@ -605,7 +594,7 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+@pytest.mark.parametrize("part", [*PARTS, *FAULTS], ids=lambda part: part.name)
 def test_each_part_and_its_test_stand_where_they_are_said_to(part: Part) -> None:
     taken_away(part.module, part.written, part.without)
     file, _, test = part.test.partition("::")
@@ -613,7 +602,7 @@ def test_each_part_and_its_test_stand_where_they_are_said_to(part: Part) -> None
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+@pytest.mark.parametrize("part", [*PARTS, *FAULTS], ids=lambda part: part.name)
 def test_without_a_part_of_the_rule_its_test_goes_red(part: Part, tmp_path: Path) -> None:
     mutate(tmp_path, part.module, part.written, part.without)
     ran = subprocess.run(
