@@ -189,6 +189,7 @@ async def test_a_watch_that_told_nothing_is_followed_by_a_list_for_it_may_be_dea
     pods.watches = [[]]
     told = await first(follow(cluster, EVERY_POD), 2)
     assert told == [Listed(("a",), "1000"), Listed(("b",), "91", went_back=True)]
+    assert pods.asked == ["list", "watch from 1000", "list"]
 
 
 async def test_a_version_that_is_too_old_means_a_new_list_and_is_no_step_back(
