@@ -13,6 +13,7 @@ from aiohttp import web
 from tests.objects import job_of_jobset, jobset_of_trainjob, node, pod_of_job
 from tests.scripted import Handler, ScriptedApiServer, answer, hang, listed, metadata_list, pods, refusal
 from webhook.cluster import Cluster
+from webhook.questions.node_states import SharedNodeStates
 from webhook.questions.start import (
     METADATA_IN_A_PAGE,
     NotATrainJobs,
@@ -192,6 +193,21 @@ async def test_of_many_pods_only_as_many_are_read_as_a_message_names(
     assert len(remaining.pods) == 200
     assert len(server.reads_of("pods")) == 1 + 10
     assert len(server.reads_of("nodes")) == 1
+
+
+async def test_a_denial_that_is_repeated_reads_what_it_decides_on_and_no_node(
+    server: ScriptedApiServer, cluster: Cluster
+) -> None:
+    server.script["pods"] = pods(OTHER)
+    async with SharedNodeStates.of_cluster(cluster) as shared:
+        for _ in range(3):
+            told = await ask_start(cluster, SUBJECT, seconds=4, shared=shared)
+            assert isinstance(told, OfATrainJob)
+            assert isinstance(told.verdict, PodsRemain)
+            (pod,) = told.verdict.pods
+            assert (pod.name, pod.node, pod.node_state) == ("old", "gpu-1", NodeState("Unknown"))
+    assert len(server.reads_of("nodes")) == 1
+    assert len(server.reads_of("jobsets")) == 3
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ async def listening(
         return await ask(cluster, subject, seconds=seconds, shared=shared)
 
     async def ask_cluster_to_start(subject: StartSubject, seconds: float) -> StartAnswer:
-        return await ask_start(cluster, subject, seconds=seconds)
+        return await ask_start(cluster, subject, seconds=seconds, shared=shared)
 
     async def ask_cluster_to_end(subject: RecordSubject, seconds: float) -> RecordAnswer:
         return await ask_record(cluster, subject, seconds=seconds)

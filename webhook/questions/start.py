@@ -6,13 +6,15 @@ Reads the cluster within a deadline and leaves the decision to `webhook.rule`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from webhook.cluster import Cluster
 from webhook.cluster.client import Page
+from webhook.questions.node_states import SharedNodeStates
 from webhook.questions.reads import NODE_STATES_SECONDS, attempt_read, node_states, separated
 from webhook.rule.objects import UnreadableAnswerError, name_of, part, text
 from webhook.rule.starts import (
@@ -31,6 +33,7 @@ from webhook.rule.verdict import (
     NOT_READABLE,
     Clear,
     Failure,
+    NodeState,
     PodsRemain,
     RemainingPod,
     Unknown,
@@ -78,7 +81,9 @@ class OfATrainJob:
 StartAnswer = NotATrainJobs | OfATrainJob
 
 
-async def ask_start(cluster: Cluster, subject: StartSubject, *, seconds: float) -> StartAnswer:
+async def ask_start(
+    cluster: Cluster, subject: StartSubject, *, seconds: float, shared: SharedNodeStates | None = None
+) -> StartAnswer:
     """Read the JobSet, then the Jobs of other starts, then the pods, and decide; answer within `seconds`.
 
     Downward, as for an admission: what can order no more pods when it is read starts none after it. Of the
@@ -86,18 +91,24 @@ async def ask_start(cluster: Cluster, subject: StartSubject, *, seconds: float) 
     that are in the way are read for a denial.
 
     A Job that starts nothing is asked about for its JobSet alone. A read that fails makes the verdict Unknown
-    unless pods of another start are known to remain.
+    unless pods of another start are known to remain. States of nodes that are `shared` may be two seconds
+    old: they are words of a denial, and nothing is decided by them.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
-    answer = await _answered(cluster, subject, deadline=started + seconds, seconds=seconds)
+    answer = await _answered(cluster, subject, deadline=started + seconds, seconds=seconds, shared=shared)
     if isinstance(answer, OfATrainJob) and not isinstance(answer.verdict, OutOfDate):
         cluster.observer.question_took(verdict_name(answer.verdict), loop.time() - started)
     return answer
 
 
 async def _answered(
-    cluster: Cluster, subject: StartSubject, *, deadline: float, seconds: float
+    cluster: Cluster,
+    subject: StartSubject,
+    *,
+    deadline: float,
+    seconds: float,
+    shared: SharedNodeStates | None,
 ) -> StartAnswer:
     attempt = partial(attempt_read, cluster, deadline=deadline, seconds=seconds)
     job = subject.job
@@ -130,7 +141,8 @@ async def _answered(
         failures=[*failed_orders, *failed_pods],
     )
     if isinstance(verdict, PodsRemain):
-        verdict = await _told(cluster, subject.namespace, verdict, deadline=deadline)
+        of_nodes = partial(node_states, cluster) if shared is None else shared.of
+        verdict = await _told(cluster, subject.namespace, verdict, of_nodes, deadline=deadline)
     return OfATrainJob(jobset.trainjob, verdict)
 
 
@@ -191,14 +203,20 @@ async def _metadata(cluster: Cluster, subject: StartSubject, selector: str) -> A
             yield page
 
 
-async def _told(cluster: Cluster, namespace: str, verdict: PodsRemain, *, deadline: float) -> PodsRemain:
+class _StatesOfNodes(Protocol):
+    def __call__(self, names: Iterable[str], *, deadline: float) -> Awaitable[dict[str, NodeState]]: ...
+
+
+async def _told(
+    cluster: Cluster, namespace: str, verdict: PodsRemain, of_nodes: _StatesOfNodes, *, deadline: float
+) -> PodsRemain:
     """The same verdict with the nodes of the pods that a message names; `?` for one that can't be read."""
     deadline = min(deadline, asyncio.get_running_loop().time() + NODE_STATES_SECONDS)
     named, others = verdict.pods[: wording.MOST_NAMED], verdict.pods[wording.MOST_NAMED :]
     told = await asyncio.gather(*(_pod(cluster, namespace, pod, deadline=deadline) for pod in named))
     verdict = replace(verdict, pods=(*told, *others))
     nodes = {pod.node for pod in told if pod.node and pod.node_state is None}
-    states = await node_states(cluster, nodes, deadline=deadline)
+    states = await of_nodes(nodes, deadline=deadline)
     return with_node_states(verdict, {**states, UNREAD_NODE: NOT_READABLE})
 
 
