@@ -301,6 +301,52 @@ PARTS = [
         "tests/verbs/test_exit_codes.py::test_a_release_that_cannot_be_printed_was_made_and_says_so",
     ),
     Part(
+        "a denied creation is an event of nothing",
+        "webhook/guard/trainjob_reviews.py",
+        'distinct=wording.distinct(verdict) if question.is_there else "",',
+        "distinct=wording.distinct(verdict),",
+        "tests/cluster/test_events.py::"
+        "test_a_denied_creation_is_no_event_for_there_is_nothing_that_it_could_be_about",
+    ),
+    Part(
+        "an exec plugin that wishes it is told of the cluster",
+        "webhook/cluster/credentials/exec_plugin.py",
+        "    if plugin.wants_cluster:\n",
+        "    if False:\n",
+        "tests/cluster/credentials/test_exec_plugin.py::"
+        "test_a_plugin_is_told_of_the_cluster_what_kubectl_tells_it",
+    ),
+    Part(
+        "an exec plugin may ask whoever sits at the terminal",
+        "webhook/cluster/credentials/exec_plugin.py",
+        "stdin=None if interactive else DEVNULL,",
+        "stdin=DEVNULL,",
+        "tests/verbs/test_plugins_that_ask.py::"
+        "test_what_it_asks_is_seen_and_answered_however_long_that_takes",
+    ),
+    Part(
+        "a Workload is found by its label before all are listed",
+        "webhook/cluster/trainjobs.py",
+        "        if found or not expected:\n",
+        "        if False:\n",
+        "tests/verbs/test_kueue.py::test_a_workload_is_found_by_its_label_and_no_other_is_read",
+    ),
+    Part(
+        "a guard whose certificate expired is not ready",
+        "certs/files.py",
+        "            if now >= certificate.not_valid_after_utc:\n",
+        "            if False:\n",
+        "tests/guard/test_certificate_files.py::"
+        "test_a_guard_whose_certificate_is_not_valid_now_is_not_ready_says_why_and_becomes_so",
+    ),
+    Part(
+        "a process without a home is told so",
+        "webhook/cluster/credentials/kubeconfig_files.py",
+        "except RuntimeError:  # neither",
+        "except ZeroDivisionError:  # neither",
+        "tests/verbs/test_who_acts.py::test_without_a_home_and_an_entry_for_the_user_there_is_no_traceback",
+    ),
+    Part(
         "what is not printable begins no header of its own",
         "webhook/cluster/credentials/impersonation.py",
         "    if not text.isprintable():\n",
