@@ -48,6 +48,7 @@ READING_THE_PODS_OF_OTHER_STARTS = """\
 """
 ANOTHER_START = "tests/rule/test_starts.py::test_a_pod_of_another_start_is_told"
 CALLS = "tests/guard/test_calls.py"
+BY_HAND = "tests/guard/test_jobs_by_hand.py"
 ATTACKED = "tests/guard/test_records_attacked.py"
 RECORDS = "tests/rule/test_records.py"
 START_CONDITIONS = "tests/telling/test_match_conditions_of_jobs.py"
@@ -448,6 +449,13 @@ PARTS = [
         '    if text(labels, JOBSET_UID_LABEL, "pod") != start.jobset_uid:\n        return True\n',
         "",
         ANOTHER_START,
+    ),
+    Part(
+        "a template that was relabelled makes no pods of a JobSet before those of this start",
+        "webhook/rule/starts.py",
+        '    if job.start.jobset_uid not in ("", uid):\n',
+        "    if False:\n",
+        f"{BY_HAND}::test_pods_of_a_jobset_before_become_none_of_this_start_by_a_label_of_the_template[sandbox]",
     ),
     Part(
         "a start waits for a pod of another restart",

@@ -325,6 +325,14 @@ def test_a_wait_is_told_with_since_when() -> None:
     )
 
 
+@pytest.mark.parametrize("grace", [2**63 - 1, 10**11, 10**15])
+def test_a_grace_period_of_longer_than_there_is_time_hides_no_wait(grace: int) -> None:
+    """`kubectl delete pod --grace-period` takes any int64, and the API server's sum of it runs over."""
+    ended = remaining(ends="2026-12-02T10:00:30Z", grace=grace)
+    (finding,) = diagnose(seen_of(suspended_with(ended))).findings
+    assert finding.what == "TrainJob default/rests waits for rests-node-0-0-x on node-1 (Ready=True)"
+
+
 def lost_rank(*, ends: str) -> dict[str, Any]:
     pod = objects.pod("runs-node-0-1-x", trainjob="runs", namespace="default", node="node-9")
     pod["metadata"] |= {"deletionTimestamp": ends, "deletionGracePeriodSeconds": 30}

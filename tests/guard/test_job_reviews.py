@@ -505,15 +505,17 @@ async def test_a_label_that_the_jobset_is_not_found_by_is_free(
     assert cluster.asked == []
 
 
-@pytest.mark.parametrize("field", ["jobset-uid", "restart-attempt"])
+@pytest.mark.parametrize(
+    ("field", "reason"), [("jobset-uid", "OrderOutOfDate"), ("restart-attempt", "PodsRemain")]
+)
 async def test_a_label_value_with_a_comma_reaches_no_selector(
-    asking: Guard, cluster: ScriptedApiServer, field: str
+    asking: Guard, cluster: ScriptedApiServer, field: str, reason: str
 ) -> None:
     job = job_of_jobset(suspend=False)
     job["spec"]["template"]["metadata"]["labels"][f"jobset.sigs.k8s.io/{field}"] = "a,b"
     cluster.script["pods"] = pods(pod_of_job())
     reply = await post(asking, job_review(job))
-    assert reply.response["status"]["reason"] == "PodsRemain"
+    assert reply.response["status"]["reason"] == reason
     assert all("a,b" not in read.query["labelSelector"] for read in cluster.reads_of("jobs"))
 
 

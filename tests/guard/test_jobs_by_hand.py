@@ -16,6 +16,7 @@ from tests.benches import Bench
 from tests.conftest import Guard
 from tests.guard.starting import guard_of_jobs
 from webhook.rule.starts import JOBSET_UID_LABEL, RESTART_ATTEMPT_LABEL
+from webhook.rule.trainjob import JOBSET_NAME_LABEL
 
 
 @pytest.fixture
@@ -89,6 +90,25 @@ async def test_a_job_that_somebody_makes_by_hand_starts_nothing(
     assert words in refused.value.message
     if way != "resumed":
         assert await bench.names(JOBS) == []
+
+
+async def test_pods_of_a_jobset_before_become_none_of_this_start_by_a_label_of_the_template(
+    bench: Bench, guard: Guard
+) -> None:
+    """The template of a suspended Job can be relabelled, so that they would be no reason to wait."""
+    uid = await a_trainjobs_jobset(bench)
+    await bench.create(by_hand("mine", uid, suspend=True))
+    left = objects.pod_of_job("llama-node-1", uid="gone", jobset_uid="of-yesterday", namespace="default")
+    left["metadata"]["labels"][JOBSET_NAME_LABEL] = objects.NAME
+    await bench.create(left)
+    await bench.register_jobs(guard.url, guard.authority_pem)
+    with pytest.raises(ApiError, match="waiting for pods of the previous execution"):
+        await sent(bench, "resumed", {})
+    relabelled = {"metadata": {"labels": {JOBSET_UID_LABEL: "of-yesterday"}}}
+    await bench.patch(JOBS, "mine", {"spec": {"template": relabelled}})
+    with pytest.raises(ApiError, match=NOT_ITS):
+        await sent(bench, "resumed", {})
+    assert (await bench.get(JOBS, "mine"))["spec"]["suspend"] is True
 
 
 async def test_nothing_else_is_set_on_a_job(bench: Bench, guard: Guard) -> None:

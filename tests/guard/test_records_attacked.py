@@ -395,7 +395,10 @@ async def test_what_is_of_another_start_does_not_become_one_of_this(label: str, 
 async def test_no_other_part_of_the_pod_takes_its_labels_or_its_phase(
     subresource: str, unguarded: Bench
 ) -> None:
-    """Nothing asks the guard about these, and nothing has to: the API server takes no label from them."""
+    """Nothing asks the guard about these, and nothing has to: the API server takes no label from them.
+
+    Of a pod that is bound: one that is not yet takes the labels of its Binding (1.36).
+    """
     since = {"ephemeralcontainers": EPHEMERAL_SINCE, "resize": RESIZE_SINCE}.get(subresource, 0)
     if unguarded.minor < since:
         pytest.skip(

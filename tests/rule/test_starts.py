@@ -271,6 +271,16 @@ def test_what_is_no_jobset_has_no_owner_that_could_be_told(jobset: Document) -> 
         owning_trainjob(jobset)
 
 
+def test_a_template_that_was_given_the_uid_of_a_jobset_before_is_no_order_of_this() -> None:
+    """Else that one's pods would be of this start: the template of a suspended Job can be relabelled."""
+    job = job_of_jobset()
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    labels[JOBSET_UID_LABEL] = "of-yesterday"
+    assert out_of_date(jobset_of_trainjob(), read_job(job)) is OutOfDate.NOT_ITS_OWN
+    del labels[JOBSET_UID_LABEL]
+    assert out_of_date(jobset_of_trainjob(), read_job(job)) is None
+
+
 def test_the_order_of_a_jobset_that_runs_is_up_to_date() -> None:
     assert out_of_date(jobset_of_trainjob(), read_job(job_of_jobset())) is None
 

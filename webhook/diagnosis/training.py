@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from webhook.diagnosis.finding import Finding, Severity
@@ -146,18 +146,24 @@ def _is_overdue(pod: RemainingPod, seen: Seen) -> bool:
     return ends is None or ends < seen.now
 
 
-def _began(pod: RemainingPod) -> Any:
-    """When the pod was told to end: its deletionTimestamp is when its grace is over."""
+def _began(pod: RemainingPod) -> datetime | None:
+    """When the pod was told to end: its deletionTimestamp is when its grace is over.
+
+    None where that is no moment: a deletion may give any int64 of seconds, and the API server keeps it.
+    """
     ends = moment(pod.deletion.ends) if pod.deletion else None
-    return (
-        None if ends is None or pod.deletion is None else ends - timedelta(seconds=pod.deletion.grace_seconds)
-    )
+    if ends is None or pod.deletion is None:
+        return None
+    try:
+        return ends - timedelta(seconds=pod.deletion.grace_seconds)
+    except OverflowError:
+        return None
 
 
 def replaced_at_once(seen: Seen) -> Iterator[Finding]:
     """Jobs of TrainJobs that replace a pod which is only told to end: made before the guard was installed.
 
-    `podReplacementPolicy` defaults to TerminatingOrFailed, and stays as it is while a Job runs (batch/v1). Of
+    `podReplacementPolicy` defaults to TerminatingOrFailed, and no controller changes it while a Job runs. Of
     a Kubernetes that does not honour it that is told once, and not of each.
     """
     version = numbers(seen.kubernetes or "")

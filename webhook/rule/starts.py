@@ -241,7 +241,12 @@ def out_of_date(jobset: Mapping[str, Any] | None, job: Job) -> OutOfDate | None:
     if jobset is None:
         return OutOfDate.JOBSET_GONE
     metadata, status = part(jobset, "metadata", "JobSet"), part(jobset, "status", "JobSet")
-    if text(metadata, "uid", "JobSet") not in job.owner_uids or job.pods_jobset_name != job.jobset_name:
+    uid = text(metadata, "uid", "JobSet")
+    if uid not in job.owner_uids or job.pods_jobset_name != job.jobset_name:
+        return OutOfDate.NOT_ITS_OWN
+    # The template of a suspended Job can be relabelled: given the uid of a JobSet before, that one's pods
+    # would be of this start.
+    if job.start.jobset_uid not in ("", uid):
         return OutOfDate.NOT_ITS_OWN
     if text(metadata, "deletionTimestamp", "JobSet"):
         return OutOfDate.JOBSET_DELETED
