@@ -13,6 +13,7 @@ if __name__ == "__main__":
 import argparse
 import asyncio
 import contextlib
+import shlex
 import shutil
 import sys
 import tempfile
@@ -70,9 +71,9 @@ kubectl patch $(kubectl get workloads -o name) --type merge -p '{{"spec":{{"acti
 kubectl patch $(kubectl get workloads -o name) --type merge -p '{{"spec":{{"active":true}}}}'
 # lose a node, and get it back: what runs there is Terminating
 # within a second, and its rank waits
-kubectl annotate node node-0 {LOST}=true
+kubectl annotate node node-1 {LOST}=true
 interlock inspect llama; interlock find
-kubectl annotate node node-0 {LOST}-
+kubectl annotate node node-1 {LOST}-
 # re-create it: it is deleted, and its creation is denied
 # until its pods are gone
 kubectl get trainjob llama -o yaml > again.yaml
@@ -247,10 +248,11 @@ async def demo(kubectl: str | None, *, keep: bool, terminal: Terminal) -> None:
                 await KueueAct(cluster, runner, terminal, directory, lambda: _denials(sandbox)).tell()
                 if keep:
                     await _give_back(cluster)
-                    terminal.show(f"export KUBECONFIG={kubeconfig}\n")
+                    commands = shlex.quote(str(Path(sys.executable).parent))
+                    terminal.show(f"export KUBECONFIG={kubeconfig}\nexport PATH={commands}:$PATH\n")
                     terminal.say(
                         "llama runs; the guard, the controllers and the nodes go on until Ctrl-C. Things to "
-                        "try in another terminal, after the export above:"
+                        "try in another terminal, after the exports above:"
                     )
                     terminal.show(_TO_TRY)
                     await asyncio.Event().wait()

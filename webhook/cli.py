@@ -64,7 +64,7 @@ def serve(
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(help="Register a webhook configuration that calls this URL (outside the cluster)."),
+        typer.Option(help="Register the webhook configurations, to call this URL (outside the cluster)."),
     ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,

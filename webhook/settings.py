@@ -96,7 +96,7 @@ class Settings(BaseSettings):
         None,
         pattern=r"^[^/]+/[^/]+$",
         description="namespace/name of the Secret that holds CA and serving certificate: made, rotated and "
-        "published in the webhook configuration by the guard itself.",
+        "published in the webhook configurations by the guard itself.",
     )
     authority_lifetime_seconds: float = Field(
         AUTHORITY_LIFETIME.total_seconds(), gt=0, description="Lifetime of the CA in certificate_secret."

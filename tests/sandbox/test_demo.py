@@ -118,7 +118,13 @@ async def test_the_demo_tells_its_story_without_kubectl_and_keeps_all_running_un
         access = read_yaml(kubeconfig)
         async with Client(access) as client:
             nodes = (await client.list_all(NODES)).items
+            pods = (await client.list_all(PODS)).items
         assert [node["spec"].get("taints") or [] for node in nodes] == [[], []]
+        commands = (await read_until(demo, "export PATH=")).partition("=")[2]
+        (folder,) = shlex.split(commands.removesuffix(":$PATH\n"))
+        assert os.access(Path(folder) / "interlock", os.X_OK)
+        losing = (await read_until(demo, "kubectl annotate node ")).splitlines()[-1].split()[3]
+        assert losing in {pod["spec"]["nodeName"] for pod in pods}
 
         demo.send_signal(signal.SIGINT)
         rest, _ = await demo.communicate()

@@ -1,4 +1,4 @@
-"""The ValidatingWebhookConfiguration that makes the API server ask the guard.
+"""The webhook configurations, validating and mutating, that make the API server ask the guard.
 
 Pure: builds the object, sends nothing.
 """

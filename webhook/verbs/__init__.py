@@ -1,1 +1,1 @@
-"""open, release, inspect, find and ceased, on the command line."""
+"""open, release, inspect, find, ceased and doctor, on the command line."""
