@@ -110,7 +110,7 @@ class Settings(BaseSettings):
         description="How long every API server may take to see a new caBundle.",
     )
     client_ca_file: Path | None = Field(
-        None, description="CA (PEM) of the API server's client certificate; then /validate requires one."
+        None, description="CA (PEM) of the API server's client certificate; then every webhook requires one."
     )
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], BeforeValidator(lambda level: str(level).lower())

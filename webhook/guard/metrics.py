@@ -101,7 +101,7 @@ class GuardMetrics(Metrics):
         )
         self._refused = self._counter(
             "interlock_refused_requests_total",
-            "Requests to /validate that were no readable AdmissionReview, by the HTTP code of the answer.",
+            "Requests to a webhook that were no readable AdmissionReview, by the HTTP code of the answer.",
             "code",
             map(str, REFUSALS),
         )
@@ -112,7 +112,7 @@ class GuardMetrics(Metrics):
             ("yes", "no"),
         )
         self._in_flight = Gauge(
-            "interlock_reviews_in_flight", "Requests to /validate being answered.", registry=self._registry
+            "interlock_reviews_in_flight", "Requests to webhooks being answered.", registry=self._registry
         )
         self._pull(
             "readiness",
@@ -140,12 +140,12 @@ class GuardMetrics(Metrics):
 
     @harmless
     def review_began(self) -> None:
-        """A request to /validate arrived."""
+        """A request to a webhook arrived."""
         self._in_flight.inc()
 
     @harmless
     def review_ended(self) -> None:
-        """A request to /validate was answered, or will not be."""
+        """A request to a webhook was answered, or will not be."""
         self._in_flight.dec()
 
     @harmless
