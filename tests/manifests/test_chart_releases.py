@@ -205,6 +205,19 @@ async def test_what_somebody_else_wrote_stops_an_upgrade_that_would_overrule_it(
         await cluster.helm.upgrade(cluster.values())
 
 
+async def test_a_configuration_that_somebody_deleted_is_put_back_by_an_upgrade_with_the_same_values(
+    cluster: Cluster,
+) -> None:
+    await cluster.helm.install(cluster.values())
+    for kind in (WEBHOOKS, MUTATING_WEBHOOKS):
+        await cluster.bench.admin.request("DELETE", kind.path("", NAME))
+    configurations = [one for one in cluster.objects() if one["kind"].endswith("WebhookConfiguration")]
+    assert len(configurations) == 2
+    assert await cluster.kept(configurations) == []
+    await cluster.helm.upgrade(cluster.values())
+    assert await cluster.kept(configurations) == configurations
+
+
 @pytest.mark.prove
 async def test_an_installation_whose_guard_gets_not_ready_is_taken_back_with_its_configurations(
     cluster: Cluster,
