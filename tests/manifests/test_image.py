@@ -187,7 +187,7 @@ async def test_every_command_of_the_wheel_runs(installed: Path, sandbox: Sandbox
     async with Client(sandbox.kubeconfig()) as admin:
         await admin.write(Create(TRAINJOBS, objects.trainjob(namespace="default", suspend=True)))
         for verb, said in (
-            (["find"], "No TrainJobs with remaining pods found"),
+            (["find"], "No TrainJobs that wait for pods found"),
             (["inspect", "llama"], "remaining pods: none"),
             (["ceased", "llama"], "ceased: nothing remains"),
             (["open", "llama"], "llama opened (A=1)"),
