@@ -18,7 +18,7 @@ from tests.verbs.test_wait_in_a_terminal import INTERLOCK, terminal
 IMPATIENT = "from webhook.cluster.credentials import renewal; renewal.LOAD_SECONDS = 0.1; "
 ASKING = "printf 'Code: ' >&2; read code; [ \"$code\" = open ] || exit 3; "
 ON_THE_TERMINAL = "printf 'Code: ' > /dev/tty; read code < /dev/tty; [ \"$code\" = open ] || exit 3; "
-NOTHING = "No TrainJobs with remaining pods found in default namespace."
+NOTHING = "No TrainJobs that wait for pods found in default namespace."
 
 
 @pytest.fixture
