@@ -36,7 +36,10 @@ from webhook.telling.registration import Service, webhook_configuration
 
 NAMESPACE, SECRET = "trainjob-interlock", "trainjob-interlock-certificates"
 CONFIGURATIONS = "validatingwebhookconfigurations"
-KEEPER = {"INTERLOCK_CERTIFICATE_SECRET": f"{NAMESPACE}/{SECRET}", "INTERLOCK_DNS_NAMES": "localhost"}
+KEEPER = {
+    "INTERLOCK_CERTIFICATE_SECRET": f"{NAMESPACE}/{SECRET}",
+    "INTERLOCK_DNS_NAMES": f"trainjob-interlock.{NAMESPACE}.svc",
+}
 REVIEW = objects.review(objects.trainjob(suspend=False), old=objects.trainjob(suspend=True))
 
 

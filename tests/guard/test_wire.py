@@ -26,6 +26,7 @@ TO_BECOME_READY = {
     "apis",
     f"{_CONFIGURATIONS}/validatingwebhookconfigurations/trainjob-interlock",
     f"{_CONFIGURATIONS}/mutatingwebhookconfigurations/trainjob-interlock",
+    "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainjobs.trainer.kubeflow.org",
 }
 """What the guard asks for by itself: that it reaches the API server and is known to it, and its gate."""
 
