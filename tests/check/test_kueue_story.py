@@ -159,6 +159,7 @@ ACCELERATED = 100
 TEN_MINUTES = 600 / ACCELERATED
 
 
+@pytest.mark.prove
 async def test_a_wait_of_ten_minutes_after_an_eviction_is_one_write(bench: Bench, tmp_path: Path) -> None:
     """Kueue leaves the check Pending with the updates of the admission before, and owns them."""
     kubeconfig = bench.write_kubeconfig(tmp_path / "kubeconfig")

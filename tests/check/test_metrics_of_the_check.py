@@ -154,6 +154,7 @@ async def test_a_check_that_may_not_list_workloads_leads_and_tells_of_the_refusa
         assert sum(told.of(DECISIONS).values()) == 0
 
 
+@pytest.mark.prove
 async def test_a_replica_that_does_not_lead_tells_0_of_what_it_does_not_follow(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ async def test_without_permission_to_get_nodes_a_denial_says_not_readable(bench:
     await until(not_readable)
 
 
+@pytest.mark.prove
 async def test_an_api_server_that_goes_and_comes_back_gets_no_wrong_yes(bench: Bench, guard: Guard) -> None:
     """A pod remains all the time: whatever a client hears, it is no yes."""
     await bench.create(objects.pod("p-1", namespace="default", node=None, phase="Pending"))

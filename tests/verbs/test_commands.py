@@ -434,6 +434,7 @@ async def test_find_of_nothing_has_no_data(bench: Bench, viewer: Interlock) -> N
     assert await viewer("find", "-o", "json") == Ran(0, '{\n  "items": []\n}\n', "")
 
 
+@pytest.mark.prove
 async def test_ceased_answers_by_its_exit_code(
     bench: Bench, waiting: dict[str, Any], viewer: Interlock
 ) -> None:
@@ -598,6 +599,7 @@ async def test_a_wait_that_times_out_has_written_nothing(
     assert await unchanged(bench, waiting)
 
 
+@pytest.mark.prove
 async def test_the_namespace_is_that_of_the_context_unless_named(
     bench: Bench, tmp_path: Path, operator: Interlock
 ) -> None:
@@ -645,6 +647,7 @@ async def test_without_a_cluster_nothing_can_be_told(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.prove
 async def test_names_are_completed_for_a_shell_and_for_kubectl(
     bench: Bench, waiting: dict[str, Any], viewer: Interlock
 ) -> None:
@@ -663,6 +666,7 @@ async def test_names_are_completed_for_a_shell_and_for_kubectl(
         assert ran.out.split() == expected
 
 
+@pytest.mark.prove
 async def test_the_roles_for_people_hold_what_the_verbs_ask_and_no_more(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:

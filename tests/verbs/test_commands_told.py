@@ -145,6 +145,7 @@ class World:
                 await bench.admin.request("PATCH", path, body=body, content_type=merge)
 
 
+@pytest.mark.prove
 async def test_each_command_runs_as_it_is_told(bench: Bench, kubectl: str, tmp_path: Path) -> None:
     world = World(bench)
     await world.build()

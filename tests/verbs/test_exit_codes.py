@@ -95,6 +95,7 @@ async def test_a_wait_goes_on_where_nothing_can_be_shown(bench: Bench, kubeconfi
     assert await was_released(bench)
 
 
+@pytest.mark.prove
 async def test_a_reader_that_is_gone_changes_nothing(bench: Bench, kubeconfig: Path) -> None:
     await create_trainjob(bench)
     for arguments in (("inspect", "llama"), ("find", "-A"), ("ceased", "llama"), ("release", "llama")):
@@ -109,6 +110,7 @@ async def test_a_reader_that_is_gone_changes_nothing(bench: Bench, kubeconfig: P
     assert await was_released(bench)
 
 
+@pytest.mark.prove
 @A_FULL_DISK
 async def test_an_answer_that_cannot_be_printed_is_none(bench: Bench, kubeconfig: Path) -> None:
     await bench.create(objects.pod(namespace="default"))

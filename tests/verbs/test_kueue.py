@@ -40,6 +40,7 @@ def as_kueue_makes_it(name: str, owner: Object, job: Object | None = None, **cha
     return workload(name, owner=owned_by(owner), metadata={"labels": labels}, **changes)
 
 
+@pytest.mark.prove
 async def test_kueue_has_it_whose_workload_is_its_own_without_a_queue_label(
     bench: Bench, interlock: Interlock
 ) -> None:
@@ -182,6 +183,7 @@ ELSEWHERE = (
 )
 
 
+@pytest.mark.prove
 async def test_of_pods_in_another_cluster_nothing_is_told_and_nothing_is_admitted(
     bench: Bench, interlock: Interlock
 ) -> None:

@@ -83,6 +83,7 @@ def names(ran: Ran) -> list[str]:
     return [one["name"] for one in json.loads(ran.out)["items"]]
 
 
+@pytest.mark.prove
 async def test_in_a_pod_the_verbs_ask_the_cluster_that_kubectl_would(
     sandbox: Sandbox, another: Sandbox, in_a_pod: dict[str, str]
 ) -> None:
@@ -131,6 +132,7 @@ async def test_in_a_pod_a_process_takes_no_context_for_granted(
         assert told in ran.err
 
 
+@pytest.mark.prove
 async def test_release_has_the_rights_of_whom_it_acts_as(sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox.write_kubeconfig(tmp_path / "admin")
     document = yaml.safe_load((tmp_path / "admin").read_text())
@@ -174,6 +176,7 @@ async def test_acting_as_nobody_is_told(
     assert ran == Ran(2, "", f"interlock: cannot use kubeconfig {tmp_path / 'admin'} (user admin): {told}\n")
 
 
+@pytest.mark.prove
 async def test_options_of_one_letter_take_their_value_after_an_equals_sign(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
