@@ -102,5 +102,5 @@ def test_tests_that_are_named_run_alone_in_one_process_and_whatever_their_marker
     assert commands_of("test", f"TESTS={tests}") == [f"pytest {tests}"]
 
 
-def test_ci_runs_the_readmes_test_command() -> None:
-    assert re.search(r"^make test$", (REPOSITORY / ".ci" / "run").read_text(), re.MULTILINE)
+def test_ci_runs_both() -> None:
+    assert re.search(r"^make test prove$", (REPOSITORY / ".ci" / "run").read_text(), re.MULTILINE)
