@@ -514,6 +514,27 @@ PARTS = [
         "tests/rule/test_starts.py::test_what_is_set_on_a_job",
     ),
     Part(
+        "a Job that runs keeps the policy that was set",
+        "webhook/rule/starts.py",
+        "    return hastened and not new.leaves_replacement\n",
+        "    return False\n",
+        "tests/guard/test_job_reviews.py::test_a_rank_is_replaced_no_sooner_by_an_edit_of_its_job",
+    ),
+    Part(
+        "a policy that is taken back calls the guard",
+        "webhook/telling/conditions.py",
+        """        f"{_replaced_once_ended('oldObject')} && !({_replaced_once_ended('object')})",\n""",
+        "",
+        f"{START_CONDITIONS}::test_nothing_that_is_denied_or_set_escapes_the_guard",
+    ),
+    Part(
+        "a Job that runs with the policy as it was calls no guard",
+        "webhook/telling/conditions.py",
+        """ && !({_replaced_once_ended('object')})",\n""",
+        """",\n""",
+        f"{START_CONDITIONS}::test_what_starts_nothing_of_a_jobset_does_not_depend_on_the_guard",
+    ),
+    Part(
         "no grace period of 0",
         "webhook/rule/starts.py",
         "    if job.pods_without_grace and operation is Operation.CREATE:",

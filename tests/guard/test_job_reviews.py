@@ -234,6 +234,96 @@ async def test_what_starts_nothing_is_allowed_without_asking(
     assert (reply.response["allowed"], patched(reply), cluster.asked) == (True, [], [])
 
 
+def hastened(
+    *, suspend: bool | None = False, policy: str | None = "TerminatingOrFailed", **new: Any
+) -> Document:
+    """The review of an edit that has the ranks of a Job replaced as soon as their pods are told to end."""
+    old = job_of_jobset(suspend=suspend, policy="Failed")
+    return job_review(job_of_jobset(suspend=suspend, policy=policy, **new), old=old)
+
+
+REPLACED_SOONER = pytest.mark.parametrize(
+    "document",
+    [
+        hastened(),
+        hastened(suspend=None, policy=None),
+        hastened(suspend=True),
+        hastened(wish="Leave"),
+        hastened(deleting=True),
+    ],
+    ids=["running", "taken away", "suspended", "a wish that means nothing", "it goes"],
+)
+
+
+@REPLACED_SOONER
+async def test_a_rank_is_replaced_no_sooner_by_an_edit_of_its_job(
+    asking: Guard, cluster: ScriptedApiServer, document: Document
+) -> None:
+    cluster.script["pods"] = pods(OTHER)
+    reply = await post(asking, document)
+    assert (reply.response["allowed"], patched(reply)) == (True, [POLICY])
+    assert reply.response["auditAnnotations"]["decision"] == "Patched"
+    (warning,) = reply.response["warnings"]
+    assert warning == (
+        "Job llama-node-0 keeps podReplacementPolicy Failed, or a rank would start beside its old process. "
+        "If a node is lost: power it off, then taint it out-of-service. To have two at once, annotate the "
+        "Job interlock.dispatch.phpboyscout.uk/pod-replacement=leave"
+    )
+    assert [read.path.rpartition("/")[2] for read in cluster.asked] == ["llama"]
+
+
+async def test_an_edit_that_says_so_has_its_ranks_replaced_sooner(
+    asking: Guard, cluster: ScriptedApiServer
+) -> None:
+    reply = await post(asking, hastened(wish=LEAVE))
+    assert reply.response["auditAnnotations"] == {"decision": "NoStart"}
+    assert (reply.response["allowed"], patched(reply), cluster.asked) == (True, [], [])
+
+
+async def test_the_policy_of_a_bare_jobsets_job_is_its_owners(
+    asking: Guard, cluster: ScriptedApiServer
+) -> None:
+    bare = jobset_of_trainjob()
+    del bare["metadata"]["ownerReferences"]
+    cluster.script["jobsets"] = answer(bare)
+    reply = await post(asking, hastened())
+    assert reply.response["auditAnnotations"] == {"decision": "NotATrainJobs"}
+    assert (reply.response["allowed"], patched(reply)) == (True, [])
+    assert "warnings" not in reply.response
+
+
+async def test_a_policy_stays_while_nobody_can_tell_whose_job_it_is(
+    asking: Guard, cluster: ScriptedApiServer
+) -> None:
+    cluster.script["jobsets"] = refusal(500, "InternalError", "etcdserver: no leader")
+    assert_could_not_tell(await post(asking, hastened()))
+    del cluster.script["jobsets"]
+    assert patched(await post(asking, hastened())) == [POLICY]
+
+
+async def test_a_start_that_would_replace_sooner_is_warned_too_and_denied_as_any(
+    asking: Guard, cluster: ScriptedApiServer
+) -> None:
+    old = job_of_jobset(suspend=True, policy="Failed")
+    document = job_review(job_of_jobset(suspend=False, policy="TerminatingOrFailed"), old=old)
+    reply = await post(asking, document)
+    assert (reply.response["allowed"], patched(reply)) == (True, [POLICY])
+    assert reply.response["warnings"][0].startswith("Job llama-node-0 keeps podReplacementPolicy Failed")
+    cluster.script["pods"] = pods(OTHER)
+    assert (await post(asking, document)).response["status"]["reason"] == "PodsRemain"
+
+
+async def test_no_wait_ends_with_an_edit_that_starts_nothing(
+    asking: Guard, cluster: ScriptedApiServer
+) -> None:
+    cluster.script["pods"] = pods(OTHER)
+    before = await scrape(asking)
+    await post(asking, RESUMED)
+    await post(asking, hastened(suspend=True))
+    moved = (await scrape(asking)).moved(before, "interlock_waiting_trainjobs")
+    assert sum(moved.values()) == 1
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -22,7 +22,7 @@ from tests import objects
 from tests.benches import MUTATING_WEBHOOKS, Bench, until
 from tests.conftest import Guard
 from tests.guard.starting import NO_TOLERATION, decisions, guard_of_jobs, replicated, runs, stand_ins, train
-from webhook.rule.starts import RESTART_ATTEMPT_LABEL
+from webhook.rule.starts import LEAVE, POD_REPLACEMENT_ANNOTATION, RESTART_ATTEMPT_LABEL
 from webhook.rule.trainjob import DEFAULT_A_KEY, JOBSET_NAME_LABEL
 from webhook.telling.registration import mutating_webhook_configuration
 
@@ -287,6 +287,7 @@ async def test_while_no_guard_answers_starts_are_refused_and_the_rest_goes_on(
         await cluster.client.until(JOBS, lambda jobs: jobs[0]["spec"]["suspend"] is True)
         status = {"status": {"failed": 0}}
         await bench.patch(JOBS, "llama-node-0", status, subresource="status")
+        await bench.patch(JOBS, "llama-node-0", {"metadata": {"annotations": {"note": "x"}}})
         resumed = {"spec": {"suspend": False}}
         with pytest.raises(ApiError, match=r"failed calling webhook .jobs\.interlock"):
             await bench.patch(JOBS, "llama-node-0", resumed)
@@ -309,20 +310,60 @@ async def test_while_no_guard_answers_starts_are_refused_and_the_rest_goes_on(
         await runs(cluster, 2)
 
 
+async def register_jobs(bench: Bench, guard: Guard, *, unasked_about: str) -> None:
+    """Have the guard asked about Jobs as shipped, or not about edits of what is named."""
+    configuration = mutating_webhook_configuration(
+        url=guard.url, ca_bundle=guard.authority_pem, a_key=DEFAULT_A_KEY
+    )
+    if unasked_about:
+        (condition,) = configuration["webhooks"][0]["matchConditions"]
+        asked = [way for way in condition["expression"].split("\n|| ") if unasked_about not in way]
+        condition["expression"] = "\n|| ".join(asked)
+    await bench.register_jobs(guard.url, guard.authority_pem)
+    await bench.patch(MUTATING_WEBHOOKS, configuration["metadata"]["name"], configuration)
+
+
+@WITHOUT_AND_WITH
+async def test_somebody_has_the_ranks_of_a_lost_node_replaced_at_once(
+    bench: Bench, guard: Guard, guarded: bool
+) -> None:
+    """By the policy of a Job that runs; the role `edit` is enough for it."""
+    await register_jobs(bench, guard, unasked_about="" if guarded else "podReplacementPolicy")
+    at_once = {"spec": {"podReplacementPolicy": "TerminatingOrFailed"}}
+    async with stand_ins(bench) as cluster:
+        await train(cluster, replicated("node", pods=2, retries=6, tolerations=NO_TOLERATION))
+        lost, _ = await runs(cluster, 2)
+        with Watched(cluster) as watched:
+            await cluster.nodes.lose(lost.node)
+            await cluster.client.until(JOBS, terminating(1))
+            if not guarded:
+
+                async def changed() -> bool:
+                    job = await bench.patch(JOBS, "llama-node-0", at_once)
+                    return bool(job["spec"]["podReplacementPolicy"] == "TerminatingOrFailed")
+
+                await until(changed)
+                await cluster.processes_until(lambda _: bool(cluster.doubled))
+                assert {process.rank for process in watched.doubled[0]} == {lost.rank}
+                return
+            job = await bench.patch(JOBS, "llama-node-0", at_once)
+            assert job["spec"]["podReplacementPolicy"] == "Failed"
+            await cluster.nodes.power_off(lost.node)
+            await cluster.nodes.taint_out_of_service(lost.node)
+            again = await runs(cluster, 2)
+        assert lost.pod not in {process.pod for process in again}
+        assert watched.doubled == []
+        leave = {"metadata": {"annotations": {POD_REPLACEMENT_ANNOTATION: LEAVE}}}
+        job = await bench.patch(JOBS, "llama-node-0", leave | at_once)
+        assert job["spec"]["podReplacementPolicy"] == "TerminatingOrFailed"
+
+
 @WITHOUT_AND_WITH
 async def test_a_suspended_job_whose_label_somebody_takes_off(
     bench: Bench, guard: Guard, guarded: bool
 ) -> None:
     """The API server asks about neither the edit nor the start after it, unless the edit is a condition."""
-    configuration = mutating_webhook_configuration(
-        url=guard.url, ca_bundle=guard.authority_pem, a_key=DEFAULT_A_KEY
-    )
-    if not guarded:
-        (condition,) = configuration["webhooks"][0]["matchConditions"]
-        starts = [way for way in condition["expression"].split("\n|| ") if "labels" not in way]
-        condition["expression"] = "\n|| ".join(starts)
-    await bench.register_jobs(guard.url, guard.authority_pem)
-    await bench.patch(MUTATING_WEBHOOKS, configuration["metadata"]["name"], configuration)
+    await register_jobs(bench, guard, unasked_about="" if guarded else "labels")
     async with stand_ins(bench) as cluster:
         await bench.create(objects.trainjob(namespace="default", suspend=True))
         await cluster.client.until(JOBS, bool)

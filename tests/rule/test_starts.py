@@ -35,6 +35,7 @@ from webhook.rule.starts import (
     pods_of_another_start,
     pods_of_other_jobsets,
     read_job,
+    replaces_sooner,
     starts_pods,
 )
 from webhook.rule.trainjob import JOBSET_NAME_LABEL
@@ -187,6 +188,45 @@ def test_what_is_set_on_a_job(changes: Document, created: list[Document], resume
     job = read_job(job_of_jobset(**changes))
     assert patch(Operation.CREATE, job) == created
     assert patch(Operation.UPDATE, job) == resumed
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sooner"),
+    [
+        pytest.param({"policy": "Failed"}, {"policy": "TerminatingOrFailed"}, True, id="changed"),
+        pytest.param({"policy": "Failed"}, {"policy": None}, True, id="taken away"),
+        pytest.param({"policy": "Failed"}, {"policy": "of tomorrow"}, True, id="a policy nobody knows"),
+        pytest.param({"policy": "Failed"}, {"policy": "Failed"}, False, id="as it was"),
+        pytest.param({"policy": "TerminatingOrFailed"}, {"policy": "Failed"}, False, id="set right"),
+        pytest.param({"policy": "TerminatingOrFailed"}, {"policy": None}, False, id="never was set"),
+        pytest.param({"policy": None}, {"policy": "TerminatingOrFailed"}, False, id="the default, said"),
+        pytest.param(
+            {"policy": "Failed", "wish": "leave"},
+            {"policy": "TerminatingOrFailed", "wish": "leave"},
+            False,
+            id="it says leave",
+        ),
+        pytest.param(
+            {"policy": "Failed"}, {"policy": "TerminatingOrFailed", "wish": "leave"}, False, id="says it now"
+        ),
+        pytest.param(
+            {"policy": "Failed", "wish": "leave"},
+            {"policy": "TerminatingOrFailed"},
+            True,
+            id="and no longer",
+        ),
+        pytest.param(
+            {"policy": "Failed"},
+            {"policy": "TerminatingOrFailed", "wish": "Leave"},
+            True,
+            id="a wish of none",
+        ),
+    ],
+)
+def test_a_policy_that_is_taken_back_has_ranks_replaced_sooner(
+    old: Document, new: Document, sooner: bool
+) -> None:
+    assert replaces_sooner(read_job(job_of_jobset(**old)), read_job(job_of_jobset(**new))) is sooner
 
 
 def some_json() -> st.SearchStrategy[Any]:

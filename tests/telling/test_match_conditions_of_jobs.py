@@ -63,6 +63,8 @@ def test_the_rules_are_jobs_made_or_updated_and_nothing_else() -> None:
 
 RUNS, SUSPENDED = job_of_jobset(suspend=False), job_of_jobset(suspend=True)
 ABSENT = job_of_jobset(suspend=None)
+WAITS = job_of_jobset(suspend=False, policy="Failed")
+AT_ONCE = job_of_jobset(suspend=False, policy="TerminatingOrFailed")
 
 
 def without_label(document: Document) -> Document:
@@ -93,6 +95,9 @@ def relabelled(document: Document, label: str) -> Document:
         pytest.param(RUNS, relabelled(RUNS, JOBSET_NAME_LABEL), id="of another JobSet"),
         pytest.param(RUNS, relabelled(RUNS, JOBSET_UID_LABEL), id="of another JobSet of the name"),
         pytest.param(RUNS, relabelled(RUNS, RESTART_ATTEMPT_LABEL), id="of another restart"),
+        pytest.param(WAITS, AT_ONCE, id="its policy changed"),
+        pytest.param(WAITS, RUNS, id="its policy taken away"),
+        pytest.param(WAITS, {"metadata": RUNS["metadata"]}, id="its policy taken away with its spec"),
     ],
 )
 def test_what_could_start_pods_is_sent_to_the_guard(old: Document | None, new: Document) -> None:
@@ -107,6 +112,11 @@ def test_what_could_start_pods_is_sent_to_the_guard(old: Document | None, new: D
         pytest.param(RUNS, RUNS | {"status": {"active": 1}}, id="it runs"),
         pytest.param(ABSENT, RUNS, id="it ran"),
         pytest.param(SUSPENDED, SUSPENDED | {"status": {}}, id="it is suspended"),
+        pytest.param(WAITS, WAITS | {"status": {"active": 1}}, id="it runs, with its policy"),
+        pytest.param(WAITS, relabelled(WAITS, "team"), id="a label of its own, with its policy"),
+        pytest.param(AT_ONCE, AT_ONCE, id="it runs as before the guard"),
+        pytest.param(AT_ONCE, WAITS, id="its policy set right"),
+        pytest.param(RUNS, AT_ONCE, id="the default is said"),
         pytest.param(None, job(trainjob=None, suspend=False), id="a bare Job"),
         pytest.param(job(trainjob=None, suspend=True), job(trainjob=None, suspend=False), id="Kueue's Job"),
     ],

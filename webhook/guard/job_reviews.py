@@ -6,7 +6,7 @@ Joins the pure modules and the question; knows nothing of HTTP. Whatever goes wr
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -16,7 +16,15 @@ from webhook.questions.start import NotATrainJobs, OfATrainJob, StartAnswer, Sta
 from webhook.rule import starts, waits
 from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.readmission import Operation
-from webhook.rule.starts import Job, JsonPatch, OutOfDate, hides_a_job, read_job, starts_pods
+from webhook.rule.starts import (
+    Job,
+    JsonPatch,
+    OutOfDate,
+    hides_a_job,
+    read_job,
+    replaces_sooner,
+    starts_pods,
+)
 from webhook.rule.trainjob import KIND, is_label_value, is_object_name
 from webhook.rule.verdict import Clear, Unknown, remaining_count
 from webhook.telling import review, wording
@@ -26,6 +34,15 @@ AskStart = Callable[[StartSubject, float], Awaitable[StartAnswer]]
 """The question about the start of a Job, to be answered within so many seconds."""
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """What a request does to a Job, beside starting its pods."""
+
+    operation: Operation
+    relabels: bool
+    replaces_sooner: bool
 
 
 class JobReviews:
@@ -80,9 +97,11 @@ class JobReviews:
         old = None if request.old_object is None else read_job(request.old_object)
         starting = starts_pods(request.verb, old, new)
         relabelled = request.old_object is not None and hides_a_job(request.old_object, request.object)
+        write = _Write(request.verb, relabelled, old is not None and replaces_sooner(old, new))
         # A label that the request takes away was what the Job and its pods are found by.
         jobset_name = old.jobset_name if relabelled and old is not None else new.jobset_name
-        if not jobset_name or (request.verb is Operation.UPDATE and not (starting or relabelled)):
+        is_guarded = starting or relabelled or write.replaces_sooner
+        if not jobset_name or (request.verb is Operation.UPDATE and not is_guarded):
             return unasked(request, "NoStart")
         if not is_label_value(jobset_name):
             return _bad_request(request, f"the label of its JobSet is {jobset_name[:80]!r}, no label value")
@@ -95,41 +114,42 @@ class JobReviews:
         is_made = request.verb is Operation.CREATE
         start = replace(new.start, job_uid="") if is_made else new.start
         job = replace(new, jobset_name=jobset_name, start=start)
-        return self._pending(request, job, starts=starting, relabelled=relabelled)
+        return self._pending(request, job, write, starts=starting)
 
-    def _pending(self, request: Request, job: Job, *, starts: bool, relabelled: bool) -> Pending:
+    def _pending(self, request: Request, job: Job, write: _Write, *, starts: bool) -> Pending:
         namespace = request.namespace or job.namespace
         if not is_object_name(namespace):
             raise NotAReviewError("the namespace of the Job is none that Kubernetes accepts")
-        uid, operation = request.uid, request.verb
-        # Of what is denied whatever else is there, only whose it is has to be read.
-        subject = StartSubject(namespace, job, starts and not relabelled)
+        uid = request.uid
+        # Of what is denied, or set right, whatever else is there, only whose it is has to be read.
+        subject = StartSubject(namespace, job, starts and not write.relabels)
 
         async def answer(seconds: float) -> Answer:
             try:
                 asked = await self._ask(subject, seconds)
-                return _told(uid, operation, subject, asked, relabelled=relabelled)
+                return _told(uid, write, subject, asked)
             except Exception as error:  # noqa: BLE001 - no fault of the guard may become a yes, or a bare 500
                 return _internal_error(error, uid=uid, name=job.name)
 
         return Pending(uid, answer)
 
 
-def _told(
-    uid: str, operation: Operation, subject: StartSubject, asked: StartAnswer, *, relabelled: bool
-) -> Answer:
+def _told(uid: str, write: _Write, subject: StartSubject, asked: StartAnswer) -> Answer:
     job = subject.job
     if isinstance(asked, NotATrainJobs):
         return Answer(review.allowed(uid, decision="NotATrainJobs"), True, "NotATrainJobs")
     regarding = _regarding(subject, asked)
-    because = "relabelled" if relabelled else _because(operation, subject)
+    because = _because(write, subject)
     match asked.verdict:
-        case Clear() if relabelled:
+        case Clear() if write.relabels:
             message = wording.job_labels_kept(job.name, jobset=job.jobset_name)
             body = review.forbidden(uid, message, name=job.name, asked_about=JOBS)
             return _final(body, "Forbidden", message, because, regarding, distinct=message)
         case Clear():
-            body = _allowed(uid, job, patch=starts.patch(operation, job))
+            body = _allowed(uid, job, write, patch=starts.patch(write.operation, job))
+            if write.operation is Operation.UPDATE and not subject.starts:
+                # Nothing was to start, so that no wait ends either.
+                return Answer(body, True, "Clear", because=because)
             return Answer(body, True, "Clear", 0, because, regarding=regarding, waiting=_waiting(job))
         case OutOfDate():
             message = wording.out_of_date(asked.verdict, job=job.name, jobset=job.jobset_name)
@@ -169,18 +189,22 @@ def _final(
     )
 
 
-def _allowed(uid: str, job: Job, *, patch: JsonPatch) -> bytes:
+def _allowed(uid: str, job: Job, write: _Write, *, patch: JsonPatch) -> bytes:
     warning = None
-    if job.replacement_wish and not job.leaves_replacement:
+    if write.replaces_sooner:
+        warning = wording.pod_replacement_kept(job.name)
+    elif job.replacement_wish and not job.leaves_replacement:
         warning = wording.pod_replacement_unknown(job.replacement_wish)
     decision = "Patched" if patch else "Clear"
     return review.allowed(uid, decision=decision, remaining=0, warning=warning, patch=patch)
 
 
-def _because(operation: Operation, subject: StartSubject) -> str:
-    if not subject.starts:
-        return "created suspended"
-    return "created not suspended" if operation is Operation.CREATE else "un-suspended"
+def _because(write: _Write, subject: StartSubject) -> str:
+    if write.relabels:
+        return "relabelled"
+    if write.operation is Operation.CREATE:
+        return "created not suspended" if subject.starts else "created suspended"
+    return "un-suspended" if subject.starts else "replaces sooner"
 
 
 def _waiting(job: Job) -> str:

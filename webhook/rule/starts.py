@@ -179,6 +179,18 @@ def hides_a_job(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return any(text(before, label, "Job") != text(after, label, "Job") for label in LABELS_OF_A_JOB)
 
 
+def replaces_sooner(old: Job, new: Job) -> bool:
+    """Whether an UPDATE has the ranks of a Job replaced when their pods are told to end, and does not say so.
+
+    `podReplacementPolicy` may be changed while a Job runs (it is none of what `ValidateJobSpecUpdate` holds),
+    and the Job controller then starts the ranks anew whose pods are Terminating. Where a request takes it
+    away the API server makes it the default, `TerminatingOrFailed`. Who says `leave`, in this request or
+    before, has what the request asks for.
+    """
+    hastened = old.replacement == REPLACED_ONCE_ENDED and new.replacement != REPLACED_ONCE_ENDED
+    return hastened and not new.leaves_replacement
+
+
 def patch(operation: Operation, job: Job) -> JsonPatch:
     """What is set on a Job of a TrainJob: empty where it has all of it.
 

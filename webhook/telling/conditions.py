@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from webhook.rule.records import KUBELETS, LABELS_OF_A_START, LABELS_THAT_FIND
-from webhook.rule.starts import LABELS_OF_A_JOB
+from webhook.rule.starts import LABELS_OF_A_JOB, REPLACED_ONCE_ENDED
 from webhook.rule.trainjob import is_qualified_name
 
 _SURELY_AN_INT64 = "^[0-9]{1,18}$"
@@ -132,17 +132,23 @@ def _written(field: str, key: str) -> str:
 def of_jobs() -> list[dict[str, str]]:
     """Return the CEL condition that lets through every Job that could start pods, or start them unasked.
 
-    That is every one that is made, that is un-suspended, or whose JobSet's labels change: without them the
-    API server would not ask about its next start. It asks for more than `webhook.rule.starts` finds, never
-    less. A Job is made once; the Job controller writes its status, which is another resource, so that a Job
-    that runs never calls.
+    That is every one that is made, that is un-suspended, whose JobSet's labels change, without which the API
+    server would not ask about its next start, or that is to replace its pods before they have ended. It asks
+    for more than `webhook.rule.starts` finds, never less. A Job is made once; the Job controller writes its
+    status, which is another resource, so that a Job that runs does not call.
     """
     ways = [
         "request.operation == 'CREATE'",
         f"{_suspended('oldObject')} && !({_suspended('object')})",
         *(f"!({_same(label)})" for label in LABELS_OF_A_JOB),
+        f"{_replaced_once_ended('oldObject')} && !({_replaced_once_ended('object')})",
     ]
     return [{"name": "could-start-pods", "expression": "\n|| ".join(ways)}]
+
+
+def _replaced_once_ended(variable: str) -> str:
+    policy = f"{variable}.spec.podReplacementPolicy"
+    return f"has({variable}.spec) && has({policy}) && {policy} == '{REPLACED_ONCE_ENDED}'"
 
 
 def of_records() -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from webhook.rule.numbering import Fall
 from webhook.rule.readmission import BadAdmissionNumber
-from webhook.rule.starts import LEAVE, POD_REPLACEMENT_ANNOTATION, OutOfDate
+from webhook.rule.starts import LEAVE, POD_REPLACEMENT_ANNOTATION, REPLACED_ONCE_ENDED, OutOfDate
 from webhook.rule.trainjob import GREATEST_A
 from webhook.rule.verdict import Failure, NodeState, NotSettled, PodsRemain, RemainingPod, Unknown, Unsettled
 
@@ -260,6 +260,15 @@ def pod_replacement_unknown(value: str) -> str:
         f"{POD_REPLACEMENT_ANNOTATION} is {cut(repr(value), _LONGEST_VALUE)}, which means nothing: a rank "
         f"of this Job is replaced once its pod has ended. The one value there is, {LEAVE}, leaves "
         "podReplacementPolicy as it is"
+    )
+
+
+def pod_replacement_kept(job: str) -> str:
+    """The warning to whoever would have ranks replaced while their processes may run."""
+    return (
+        f"Job {cut(job, _LONGEST_VALUE)} keeps podReplacementPolicy {REPLACED_ONCE_ENDED}, or a "
+        "rank would start beside its old process. If a node is lost: power it off, then taint it "
+        f"out-of-service. To have two at once, annotate the Job {POD_REPLACEMENT_ANNOTATION}={LEAVE}"
     )
 
 
