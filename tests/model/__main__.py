@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from tests.model.assumptions import CLOSED, Exceptions
 from tests.model.parts import PARTS, settings_without
 from tests.model.search import Outcome, search
+from tests.model.start_parts import TWO_JOBS
 
 
 def main() -> int:
@@ -23,6 +24,8 @@ def main() -> int:
     only_latest = not chosen.only_two_at_once and not chosen.webhooks
     settings = settings_without([part] if part else [], exceptions, only_latest=only_latest)
     settings = replace(settings, webhooks=chosen.webhooks)
+    if chosen.two_jobs:
+        settings = TWO_JOBS
     began = time.monotonic()
     with part.switched_off() if part else nullcontext():
         outcome = search(
@@ -57,6 +60,11 @@ def _arguments() -> argparse.Namespace:
         "--webhooks",
         action="store_true",
         help="have Jobs and pods asked about too, and let happen all that those webhooks close",
+    )
+    parser.add_argument(
+        "--two-jobs",
+        action="store_true",
+        help="the same for TrainJobs of two Jobs; stands alone",
     )
     parser.add_argument(
         "--only-two-at-once",

@@ -21,6 +21,7 @@ from sandbox.controllers.kinds import (
     NODES,
     OUT_OF_SERVICE,
     PODS,
+    RUNTIMES,
     TRAINJOBS,
     WORKLOADS,
     Kind,
@@ -49,12 +50,13 @@ from tests.model.apiserver import ApiServer, RefusedError, Written
 from tests.model.assumptions import Exceptions, Without
 from tests.model.executions import Execution, Pair
 from tests.model.loop import VirtualLoop
-from tests.model.question import Question, Reading, told_verdict, weighed
+from tests.model.question import Question, Reading, ask_admission, told_verdict, weighed
 from tests.model.story import Story
-from tests.model.webhooks import Webhooks
+from tests.model.webhooks import Webhooks, let_through
 from tests.objects import NAMESPACE, execution_labels, patch as runtime_patch, trainjob
 from webhook.guard import reviews
 from webhook.rule.readmission import Admission, Operation, detect
+from webhook.rule.starts import ANCESTOR_LABEL, JOBSET_UID_LABEL
 from webhook.rule.trainjob import DEFAULT_A_KEY, JOB_ID_LABEL, SUBMISSION_LABEL, read_trainjob
 from webhook.rule.verdict import (
     Clear,
@@ -100,6 +102,10 @@ class Settings:
     reading: Reading = field(default_factory=Reading)
     webhooks: bool = False
     """Whether the API server asks about Jobs and pods too; without, the rule on TrainJobs stands alone."""
+    two_jobs: bool = False
+    """Whether a TrainJob is two Jobs, `launcher` and `node`, and not one."""
+    reading_for_jobs: Reading = field(default_factory=Reading)
+    """How the guard reads for a Job."""
     only_latest: bool = False
     """Hold the stronger invariant too: only the latest admission has processes."""
 
@@ -126,18 +132,38 @@ class Write:
     old: Object | None
     new: Object
     since: int
-    question: Question | None = None
+    question: Question[Verdict] | None = None
     by: Actor | None = None
 
     @property
     def verdict(self) -> Verdict | None:
         """What the guard said, None while it reads."""
-        return self.question.verdict if self.question else Clear()
+        return self.question.outcome if self.question else Clear()
 
     @property
     def stage(self) -> int:
         """How far the question is."""
         return self.question.reads if self.question else 0
+
+
+@dataclass
+class Start:
+    """A Job on its way that is made or resumed: through the webhook on Jobs, then to be committed.
+
+    `by` is the controller that waits for it, `old` the version that was asked about, None of one that is made.
+    """
+
+    who: str
+    planned: Planned
+    old: Object | None
+    new: Object
+    question: Question[reviews.Answer]
+    by: Actor | None
+
+    @property
+    def name(self) -> str:
+        """The name of the Job."""
+        return str(self.new["metadata"]["name"])
 
 
 class Cluster:
@@ -152,6 +178,8 @@ class Cluster:
         self.api = ApiServer(START, {"podReplacementPolicy": policy})
         self.webhooks = Webhooks(self.loop, self.api) if settings.webhooks else None
         self.writes: list[Write] = []
+        self.starts: list[Start] = []
+        self.starts_are_slow = False
         self.powered: set[str] = set(MACHINES)
         self._order_of: dict[str, Execution] = {}
         self._process_of: dict[str, Running] = {}
@@ -160,6 +188,8 @@ class Cluster:
         self.api.create(CLUSTER_QUEUES, {"metadata": {"name": "all"}, "spec": {}})
         queue = {"metadata": {"name": "team", "namespace": NAMESPACE}, "spec": {"clusterQueue": "all"}}
         self.api.create(LOCAL_QUEUES, queue)
+        if settings.two_jobs:
+            self.api.create(RUNTIMES, _runtime_of_two_jobs())
         self.kubelets = {name: Kubelet(self.api, name) for name in MACHINES}
         self.trainer = Trainer(self.api)
         self.jobset = JobSetController(self.api)
@@ -222,7 +252,10 @@ class Cluster:
         )
         running = tuple(sorted((process.execution.number, process.node) for process in self.running()))
         writes = tuple((write.name, write.operation, write.stage) for write in self.writes)
-        return hash((objects, actors, machines, running, writes, self.collector_stalled))
+        starts = tuple(
+            (start.name, start.question.reads, bool(start.question.outcome)) for start in self.starts
+        )
+        return hash((objects, actors, machines, running, writes, starts, self.collector_stalled))
 
     def landmark(self) -> int:
         """The state in rough, for a search to tell a place where it has not been."""
@@ -239,8 +272,9 @@ class Cluster:
         pods = tuple((is_terminating(pod), "nodeName" in pod["spec"]) for pod in self.api.all(PODS))
         actors = tuple((actor.stalled, bool(actor.chains)) for actor in (self.trainer, self.jobset, self.job))
         writes = tuple((write.operation, write.stage, write.verdict is None) for write in self.writes)
+        starts = tuple((start.old is None, start.question.reads) for start in self.starts)
         running = tuple(self._is_current(process.execution) for process in self.running())
-        return hash((chain, pods, actors, writes, running, self.collector_stalled))
+        return hash((chain, pods, actors, writes, starts, running, self.collector_stalled))
 
     def _is_latest(self, item: Object) -> bool:
         order = self.api.executions.order(item)
@@ -348,8 +382,10 @@ class Cluster:
                 self.taint_out_of_service(node, on=False)
         for actor in self.actors.values():
             actor.stalled = False
-        self.collector_stalled = False
+        self.collector_stalled = self.starts_are_slow = False
         for _ in range(4):
+            for start in list(self.starts):
+                self.finish_start(start)
             self.run_controllers()
             for write in list(self.writes):
                 self.finish(write)
@@ -431,7 +467,7 @@ class Cluster:
     def _write(self, actor: Actor) -> bool:
         """Make the next write; tell whether there was one that could be made."""
         planned = actor.next_write()
-        if planned is None or self._cut_off(actor) or any(write.by is actor for write in self.writes):
+        if planned is None or self._cut_off(actor) or self._waits(actor):
             return False
         try:
             written = self._commit(actor, planned)
@@ -444,6 +480,13 @@ class Cluster:
         self._learn(actor, planned, written)
         return True
 
+    def _waits(self, actor: Actor) -> bool:
+        return any(one.by is actor for one in self._on_their_way)
+
+    @property
+    def _on_their_way(self) -> list[Write | Start]:
+        return [*self.writes, *self.starts]
+
     def _learn(self, actor: Actor, planned: Planned, written: Written) -> None:
         answer = written.after
         if answer is not None and not isinstance(planned.write, Bind):
@@ -453,21 +496,106 @@ class Cluster:
         write = planned.write
         if isinstance(write, Patch) and write.kind is TRAINJOBS and not write.subresource:
             return self._through_admission(actor, planned, write)
-        written = self._made(self._let_through(write))
+        if isinstance(write, Create | Patch) and self._is_asked_about(write):
+            start = self._begin_start(
+                actor.name, planned, by=actor if actor.next_write() is planned else None
+            )
+            if self.starts_are_slow:
+                self.story.tell(f"the guard is asked about Job {start.name}")
+                self.starts.append(start)
+                return None
+            while start.question.outcome is None:
+                start.question.answer_read()
+            return self._store_start(start)
+        written = self._made(write)
         self._committed(actor.name, written, planned)
         return written
 
-    def _let_through(self, write: Create | Patch | Delete | Bind) -> Create | Patch | Delete | Bind:
-        """The write as the webhook on Jobs lets it through. Raises `RefusedError` where it does not."""
-        if self.webhooks is None or not isinstance(write, Create | Patch) or write.kind is not JOBS:
-            return write
+    # -- writes to Jobs
+
+    def _is_asked_about(self, write: Create | Patch) -> bool:
+        is_a_patch_of_status = isinstance(write, Patch) and write.subresource
+        return self.webhooks is not None and write.kind is JOBS and not is_a_patch_of_status
+
+    def _begin_start(self, who: str, planned: Planned, *, by: Actor | None) -> Start:
+        write, old = planned.write, None
+        assert self.webhooks is not None
         if isinstance(write, Create):
-            return replace(write, body=self.webhooks.admit_job("CREATE", write.body, None))
-        if write.subresource:
-            return write
-        old = self.api.current(JOBS, write.namespace, write.name)
-        self.webhooks.admit_job("UPDATE", self.api.patched(JOBS, old, write.body, ""), old)
-        return write
+            new = write.body
+        else:
+            assert isinstance(write, Patch)
+            old = self.api.current(JOBS, write.namespace, write.name)
+            new = self.api.patched(JOBS, old, write.body, "")
+        operation = "CREATE" if old is None else "UPDATE"
+        question = self.webhooks.ask_about_job(operation, new, old, self.settings.reading_for_jobs)
+        return Start(who, planned, old, new, question, by)
+
+    def _store_start(self, start: Start) -> Written:
+        answer = start.question.outcome
+        assert answer is not None
+        new = let_through(start.new, answer)
+        if start.old is None:
+            written = self.api.create(JOBS, new)
+        else:
+            current = self.api.current(JOBS, new["metadata"]["namespace"], start.name)
+            if current["metadata"]["resourceVersion"] != start.old["metadata"]["resourceVersion"]:
+                raise RefusedError("Conflict")
+            written = self.api.replace(JOBS, current, new)
+        self._committed(start.who, written, start.planned)
+        return written
+
+    def slow_starts(self, *, slow: bool) -> None:
+        """The API server takes its time with what the guard reads for Jobs, or none."""
+        self.starts_are_slow = slow
+        self.story.tell(f"the guard's reads for Jobs take {'time' if slow else 'no time any more'}")
+
+    def answer_read_for(self, start: Start) -> None:
+        """The API server answers the guard's next read for a Job."""
+        self.story.tell(f"for Job {start.name} the guard reads {start.question.answer_read()}")
+        self._tell_answer(start)
+
+    def fail_read_for(self, start: Start) -> None:
+        """The API server fails the guard's next read for a Job."""
+        self.story.tell(f"for Job {start.name} the guard reads {start.question.fail_read()}")
+        self._tell_answer(start)
+
+    def answer_for(self, start: Start) -> None:
+        """The API server answers all that the guard still reads for a Job."""
+        while start.question.outcome is None:
+            self.answer_read_for(start)
+
+    def _tell_answer(self, start: Start) -> None:
+        answer = start.question.outcome
+        if answer is None:
+            return
+        told = "allowed" if answer.allowed else f"denied ({answer.message})"
+        self.story.tell(f"for Job {start.name} the guard says: {told}")
+        if not answer.allowed:
+            self._ended(start, succeeded=False)
+
+    def commit_start(self, start: Start) -> None:
+        """The API server commits a Job that the guard let through, if nothing came between."""
+        try:
+            written = self._store_start(start)
+        except RefusedError as refused:
+            self.story.tell(f"the API server refuses Job {start.name}: {refused.reason}")
+            self._ended(start, succeeded=False)
+            return
+        if start.by is not None:
+            self._learn(start.by, start.planned, written)
+        self._ended(start, succeeded=True)
+
+    def finish_start(self, start: Start) -> None:
+        """Answer every read for a Job, and commit what the guard lets through."""
+        self.answer_for(start)
+        if start in self.starts:
+            self.commit_start(start)
+
+    def _ended(self, start: Start, *, succeeded: bool) -> None:
+        self.starts.remove(start)
+        # What its controller had planned is dropped when the object that it follows goes.
+        if start.by is not None and start.by.next_write() is start.planned:
+            start.by.done(succeeded=succeeded)
 
     def _keeps(self, pod: Object, operation: str, new: Object | None, options: Object | None = None) -> bool:
         """Whether the webhook on pods keeps the record; the story tells it."""
@@ -512,13 +640,20 @@ class Cluster:
                     )
                 else:
                     what = f"{written.kind.name} {after['metadata']['name']}"
-                    order = executions.carried_out(order, what)
+                    order = executions.carried_out(order, what, together=self._started_together(written))
                 executions.hold(after, order)
         elif written.kind is PODS and before is None and planned.order is not None:
             order = planned.order
             if planned.replaces:
                 order = executions.begin(order.trainjob, "a Terminating pod is replaced", admission=False)
             self._order_of[after["metadata"]["uid"]] = order
+
+    def _started_together(self, written: Written) -> str:
+        """What Jobs have in common that are one start, where a TrainJob is more than one Job."""
+        after = written.after or {}
+        if written.kind is not JOBS or not self.settings.two_jobs:
+            return ""
+        return str(after["metadata"]["labels"][JOBSET_UID_LABEL])
 
     def _tell_processes(self, kubelet: Kubelet, before: Mapping[str, Any]) -> None:
         after = kubelet.machine.processes
@@ -541,9 +676,13 @@ class Cluster:
         if self.allow.old_leaders and actor.chains:
             self.old_plans.append((actor, actor.chains))
         actor.see_from(seen)
-        for write in self.writes:
-            if write.by is actor:
-                write.by = None
+        for one in self._on_their_way:
+            if one.by is actor:
+                one.by = None
+                if isinstance(one, Start) and not self.allow.old_leaders:
+                    # Its connection is gone, and with that its request.
+                    one.question.cancel()
+                    self.starts.remove(one)
         actor.stalled = False
         self.story.tell(f"{actor.name}: another leader takes over{', with an older view' if back else ''}")
 
@@ -625,7 +764,7 @@ class Cluster:
                 self.story.tell(f"the guard: denied ({answer.message})")
                 raise RefusedError("denied")
             return self._store(write)
-        write.question = Question(self.loop, self.api, answer, self.settings.reading)
+        write.question = ask_admission(self.loop, self.api, answer, self.settings.reading)
         self.writes.append(write)
         return None
 
@@ -804,12 +943,14 @@ class Cluster:
         """Somebody resumes a JobSet or a Job."""
         metadata = item["metadata"]
         patch = Patch(kind, metadata["namespace"], metadata["name"], {"spec": {"suspend": False}})
-        try:
-            written = self._made(self._let_through(patch))
-        except RefusedError:
-            self.story.tell(f"kubectl resumes {kind.name} {metadata['name']}: denied")
+        if not self._is_asked_about(patch):
+            self._committed("kubectl", self._made(patch))
             return
-        self._committed("kubectl", written)
+        start = self._begin_start("kubectl", Planned(patch), by=None)
+        self.story.tell(f"kubectl resumes Job {start.name}")
+        self.starts.append(start)
+        if not self.starts_are_slow:
+            self.finish_start(start)
 
     def delete_jobset(self, name: str) -> None:
         """A JobSet goes: deleted by hand, or by its TTL."""
@@ -817,6 +958,16 @@ class Cluster:
 
     def restart_jobset(self, name: str) -> None:
         """JobSet's failure policy restarts all Jobs, as when one of them failed."""
+        if self.settings.two_jobs:
+            found = self.api.current(JOBSETS, NAMESPACE, name)
+            status = found.get("status") or {}
+            body = {"status": {**status, "restarts": status.get("restarts", 0) + 1}}
+            written = self.api.patch(JOBSETS, NAMESPACE, name, body, "status")
+            restart = self.api.executions.begin(name, "JobSet restarts its Jobs", admission=False)
+            assert written.after is not None
+            self.api.executions.hold(written.after, restart)
+            self._committed("JobSet's failure policy", written)
+            return
         for job in [job for job in self.api.all(JOBS) if _trainjob_of(job) == name]:
             written = self.api.delete(JOBS, NAMESPACE, job["metadata"]["name"])
             self._committed("JobSet's failure policy", written)
@@ -884,16 +1035,20 @@ class Cluster:
         self.api.now += timedelta(seconds=seconds)
         self.story.tell("a minute passes")
         asked = [write for write in self.writes if write.verdict is None]
+        asked_about = [start for start in self.starts if start.question.outcome is None]
         self.loop.pass_time(seconds)
         for write in asked:
             self._tell_verdict(write)
+        for start in asked_about:
+            self._tell_answer(start)
 
     def close(self) -> None:
         """Give up what is on its way."""
-        for write in self.writes:
-            if write.question is not None:
-                write.question.cancel()
+        for one in self._on_their_way:
+            if one.question is not None:
+                one.question.cancel()
         self.writes.clear()
+        self.starts.clear()
 
 
 def new_trainjob(name: str, *, suspend: bool, submission: str, queued: bool) -> Object:
@@ -903,6 +1058,22 @@ def new_trainjob(name: str, *, suspend: bool, submission: str, queued: bool) -> 
     body = trainjob(name, suspend=suspend, labels=queue, patches=[runtime_patch(pods={"labels": labels})])
     body["spec"]["trainer"] = {"numNodes": 1}
     return body
+
+
+def _runtime_of_two_jobs() -> Object:
+    def of_one_pod(name: str) -> Object:
+        pod = {"spec": {"containers": [{"name": name, "image": "busybox"}]}}
+        job = {
+            "metadata": {"labels": {ANCESTOR_LABEL: name}},
+            "spec": {"completions": 1, "parallelism": 1, "template": pod},
+        }
+        return {"name": name, "template": job}
+
+    replicated = [of_one_pod("launcher"), of_one_pod("node")]
+    return {
+        "metadata": {"name": "torch-distributed"},
+        "spec": {"template": {"spec": {"replicatedJobs": replicated}}},
+    }
 
 
 def _node(name: str) -> Object:

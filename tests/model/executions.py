@@ -38,6 +38,8 @@ class Executions:
         self.all: list[Execution] = []
         self._orders: dict[tuple[str, str], Execution | None] = {}
         self._carried_out: set[tuple[int, str]] = set()
+        self._together: dict[int, str] = {}
+        self._beside: dict[tuple[int, str], Execution] = {}
 
     def begin(self, trainjob: str, because: str, *, admission: bool = True) -> Execution:
         """A further execution begins."""
@@ -57,13 +59,24 @@ class Executions:
         """A change of an object leaves it the order that it held."""
         self.hold(after, self.order(before) if before else None)
 
-    def carried_out(self, execution: Execution, what: str) -> Execution:
-        """An object is started for an order; started a second time it is a start that nobody asked for."""
+    def carried_out(self, execution: Execution, what: str, *, together: str = "") -> Execution:
+        """An object is started for an order; started a second time it is a start that nobody asked for.
+
+        What is started `together`, if that is not empty, is one start; others for the same order are another.
+        """
+        if together and self._together.setdefault(execution.number, together) != together:
+            beside = (execution.number, together)
+            if beside not in self._beside:
+                self._beside[beside] = self._started_again(execution, what)
+            execution = self._beside[beside]
         done = (execution.number, what)
         if done in self._carried_out:
-            return self.begin(execution.trainjob, f"{what} is started again", admission=False)
+            return self._started_again(execution, what)
         self._carried_out.add(done)
         return execution
+
+    def _started_again(self, execution: Execution, what: str) -> Execution:
+        return self.begin(execution.trainjob, f"{what} is started again", admission=False)
 
     def latest_admission(self, trainjob: str) -> Execution | None:
         """The last admission of the TrainJobs of this name."""

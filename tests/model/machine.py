@@ -28,7 +28,7 @@ def machine(  # noqa: C901 - the class is made for its settings
     settings: Settings, tally: Tally, *, ends_live: bool
 ) -> type[RuleBasedStateMachine]:
     """The state machine of a model. A run does without some families of steps, and the rest more often."""
-    table = steps(settings.exceptions)
+    table = steps(settings)
     families = sorted({step.family for step in table} - {"everyone", "one name", "commits", "exceptions"})
 
     class Machine(RuleBasedStateMachine):

@@ -1,4 +1,4 @@
-"""The guard's question as steps of the model: the real `weigh` and `ask`, over reads that the model answers.
+"""The guard's questions as steps of the model: the real `weigh` and `ask`, over reads that the model answers.
 
 Between any two reads, and between the guard's yes and the write, anything else may happen.
 """
@@ -6,9 +6,9 @@ Between any two reads, and between the guard's yes and the write, anything else 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sandbox.controllers.kinds import JOBS, JOBSETS, NODES, PODS, Kind, Object
 from sandbox.selectors import field_selector, label_selector
@@ -28,6 +28,8 @@ from webhook.telling.wording import denial
 SECONDS = 4.0
 """How long a question may take: four fifths of the webhook's 5 s."""
 
+_Outcome = TypeVar("_Outcome")
+
 _FAILURE = Failure("the read", "the API server answered 500", "try again")
 
 
@@ -35,7 +37,7 @@ _FAILURE = Failure("the read", "the API server answered 500", "try again")
 class Reading:
     """How the guard reads; anything but the default is a part of the rule switched off.
 
-    `early` are kinds that are read before the JobSet is; `stale` answers from a cache of any age.
+    `early` are kinds that are read before the question begins; `stale` answers from a cache of any age.
     """
 
     early: frozenset[Kind] = frozenset()
@@ -54,7 +56,7 @@ class Read:
 
 @dataclass
 class ScriptedCluster:
-    """What `ask` reads of `webhook.cluster.Cluster`; each read is a future that the model resolves."""
+    """What the questions read of `webhook.cluster.Cluster`; each read is a future that the model resolves."""
 
     loop: VirtualLoop
     waiting: list[Read] = field(default_factory=list)
@@ -73,13 +75,22 @@ class ScriptedCluster:
         yield Page(await self._read(JOBS, "the Jobs", labelled(namespace, selector)), more=False)
 
     async def pods(self, namespace: str, *, selector: str, at_most: int) -> AsyncGenerator[Page, None]:  # noqa: ARG002
-        of_the_label = labelled(namespace, selector)
-        remaining = field_selector(NOT_TERMINAL, ("", "pods"))
+        told = f"the pods by {_told_selector(selector)}"
+        yield Page(await self._read(PODS, told, remaining(namespace, selector)), more=False)
 
-        def selected(items: list[Object]) -> list[Object]:
-            return [pod for pod in of_the_label(items) if remaining is None or remaining(pod)]
+    async def pod_metadata(
+        self,
+        namespace: str,
+        *,
+        selector: str,
+        at_most: int,  # noqa: ARG002
+    ) -> AsyncGenerator[Page, None]:
+        told = f"the metadata of pods by {_told_selector(selector)}"
+        yield Page(await self._read(PODS, told, remaining(namespace, selector)), more=False)
 
-        yield Page(await self._read(PODS, f"the pods by {_told_selector(selector)}", selected), more=False)
+    async def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        found = await self._read(PODS, f"pod {name}", named(namespace, name))
+        return found[0] if found else None
 
     def unanswered(self, what: str, *, seconds: float) -> Failure:
         return Failure(what, f"no answer within {seconds} s", "try again")
@@ -124,18 +135,33 @@ def labelled(namespace: str, selector: str) -> Callable[[list[Object]], list[Obj
     return selected
 
 
-class Question:
-    """One question, from the first read to the verdict."""
+def remaining(namespace: str, selector: str) -> Callable[[list[Object]], list[Object]]:
+    """The pods of a label selector that are not terminal."""
+    of_the_label = labelled(namespace, selector)
+    not_terminal = field_selector(NOT_TERMINAL, ("", "pods"))
 
-    def __init__(self, loop: VirtualLoop, api: ApiServer, asked: guard.Question, reading: Reading) -> None:
+    def selected(items: list[Object]) -> list[Object]:
+        return [pod for pod in of_the_label(items) if not_terminal is None or not_terminal(pod)]
+
+    return selected
+
+
+class Question(Generic[_Outcome]):
+    """One question, from the first read to what comes of it."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        api: ApiServer,
+        ask: Callable[[ScriptedCluster], Coroutine[Any, Any, _Outcome]],
+        reading: Reading,
+    ) -> None:
         self._loop = loop
         self._api = api
         self._reading = reading
         self._cluster = ScriptedCluster(loop)
         self._early = {kind: api.all(kind) for kind in reading.early}
-        self._task = loop.create_task(
-            question.ask(self._cluster, asked.subject, seconds=SECONDS)  # type: ignore[arg-type]
-        )
+        self._task = loop.create_task(ask(self._cluster))
         loop.run_ready()
 
     @property
@@ -150,7 +176,7 @@ class Question:
         return waiting[0] if waiting else None
 
     @property
-    def verdict(self) -> Verdict | None:
+    def outcome(self) -> _Outcome | None:
         """What the guard decided, once it has."""
         return self._task.result() if self._task.done() else None
 
@@ -191,6 +217,17 @@ class Question:
         """Give the question up: the API server went away."""
         self._task.cancel()
         self._loop.run_ready()
+
+
+def ask_admission(
+    loop: VirtualLoop, api: ApiServer, asked: guard.Question, reading: Reading
+) -> Question[Verdict]:
+    """Ask what an admission is asked."""
+
+    def ask(cluster: ScriptedCluster) -> Coroutine[Any, Any, Verdict]:
+        return question.ask(cluster, asked.subject, seconds=SECONDS)  # type: ignore[arg-type]
+
+    return Question(loop, api, ask, reading)
 
 
 def told_of(kind: Kind, item: Object) -> str:

@@ -89,7 +89,7 @@ def search(
     others less often, and every other run begins where few have been.
     """
     tally = Tally(states=set() if count_states else None)
-    table = steps(settings.exceptions)
+    table = steps(settings)
     ends = None if seconds is None else time.monotonic() + seconds
     # Not for secrets.
     chance = random.Random(seed)  # noqa: S311

@@ -25,7 +25,17 @@ from sandbox.controllers.kinds import (
 )
 from sandbox.controllers.kueue import QUEUE_NAME
 from tests.model.assumptions import Exceptions
-from tests.model.cluster import MACHINES, NAMES, Cluster, Pace, Write, is_finished, new_trainjob
+from tests.model.cluster import (
+    MACHINES,
+    NAMES,
+    Cluster,
+    Pace,
+    Settings,
+    Start,
+    Write,
+    is_finished,
+    new_trainjob,
+)
 from tests.objects import a, execution_labels, patch as runtime_patch
 from webhook.rule.trainjob import DEFAULT_A_KEY, read_trainjob
 
@@ -47,9 +57,11 @@ class Step:
     weight: int = 1
 
 
-def steps(allow: Exceptions) -> tuple[Step, ...]:
-    """The table of all steps, each as often as its weight says."""
-    every = [*_clients(), *_guard(), *_controllers(), *_nodes(), *_exceptions(allow)]
+def steps(settings: Settings) -> tuple[Step, ...]:
+    """The table of all steps of these settings, each as often as its weight says."""
+    every = [*_clients(), *_guard(), *_controllers(), *_nodes(), *_exceptions(settings.exceptions)]
+    if settings.webhooks:
+        every += _starts()
     return tuple(step for step in every for _ in range(step.weight))
 
 
@@ -199,6 +211,47 @@ def _answered(c: Cluster) -> bool:
 
 def _answer_read(c: Cluster, *, behind: int) -> None:
     c.answer_read(_asking(c)[0], behind=behind)
+
+
+# The guard's question about a Job, and the commit.
+
+
+def _starts() -> Iterator[Step]:
+    for slow in (True, False):
+        turn = partial(Cluster.slow_starts, slow=slow)
+        yield Step("slow starts", partial(_starts_are, slow=not slow), turn, 8 if slow else 2)
+    for of, weight in (0, 10), (-1, 4):
+        yield Step(
+            "slow starts", _start_asked, partial(_with_asked, take=Cluster.answer_read_for, of=of), weight
+        )
+        yield Step("slow starts", _start_asked, partial(_with_asked, take=Cluster.answer_for, of=of), 2)
+        yield Step("slow starts", _start_let_through, partial(_commit_start, of=of), weight)
+    fail = partial(_with_asked, take=Cluster.fail_read_for, of=0)
+    yield Step("failing reads", _start_asked, fail)
+
+
+def _starts_are(c: Cluster, *, slow: bool) -> bool:
+    return c.starts_are_slow is slow
+
+
+def _asked_starts(c: Cluster) -> list[Start]:
+    return [start for start in c.starts if start.question.outcome is None]
+
+
+def _start_asked(c: Cluster) -> bool:
+    return bool(_asked_starts(c))
+
+
+def _start_let_through(c: Cluster) -> bool:
+    return len(_asked_starts(c)) < len(c.starts)
+
+
+def _with_asked(c: Cluster, *, take: Callable[[Cluster, Start], None], of: int) -> None:
+    take(c, _asked_starts(c)[of])
+
+
+def _commit_start(c: Cluster, *, of: int) -> None:
+    c.commit_start([start for start in c.starts if start.question.outcome is not None][of])
 
 
 # What controllers and kubelets do.
@@ -426,7 +479,7 @@ def _of_trainjob(item: Object, kind: Kind) -> str:
 
 
 def _has_suspended(c: Cluster, kind: Kind) -> bool:
-    return bool(_suspended(c, kind))
+    return bool(_suspended(c, kind)) and len(c.starts) < MOST_WRITES
 
 
 def _start_by_hand(c: Cluster, *, kind: Kind) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings as hypothesis_settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model import parts
+from tests.model import parts, start_parts
 from tests.model.assumptions import CLOSED, Exceptions
 from tests.model.cluster import OUTLIVED, TWO_AT_ONCE, Settings
 from tests.model.machine import Tally, machine
@@ -174,6 +174,27 @@ def test_with_all_webhooks_and_all_that_they_close_nothing_is_found() -> None:
     settings = Settings(Exceptions(**dict.fromkeys(CLOSED, True)), webhooks=True)
     outcome = search(settings, seed=11, runs=60)
     assert outcome.found is None, outcome.found.story
+
+
+@pytest.mark.parametrize("runs", [20, pytest.param(600, marks=pytest.mark.prove)])
+def test_no_two_starts_of_a_trainjob_of_two_jobs_run_at_once(runs: int) -> None:
+    """Each read for a Job is a step of its own, and between any two anything else may happen."""
+    outcome = search(
+        start_parts.TWO_JOBS, seed=1, runs=runs, focus={"slow starts", "collector", "lost nodes"}
+    )
+    assert outcome.found is None, outcome.found.story
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("part", start_parts.PARTS, ids=lambda part: part.name)
+def test_without_a_part_of_the_rule_on_jobs_the_model_finds_two_starts_at_once(part: Part) -> None:
+    with part.switched_off():
+        settings = start_parts.settings_without(part)
+        outcome = search(settings, seed=part.seed, runs=MOST_RUNS, ends_live=False, focus=part.focus)
+    assert outcome.found is not None
+    assert outcome.found.what == TWO_AT_ONCE
+    print(f"without {part.name}: after {outcome.tally.runs} runs and {outcome.tally.steps} steps")  # noqa: T201
+    print(outcome.found.story)  # noqa: T201
 
 
 def test_every_exception_has_a_test() -> None:

@@ -1,55 +1,30 @@
-"""The webhooks on Jobs and on pods, asked in one step: their real reviews, over what the API server holds.
+"""The webhooks on Jobs and on pods: their real reviews, over what the API server holds.
 
-Unlike the question of an admission these are not taken apart: nothing happens between their reads.
+A review of a Job can be held, as one of a TrainJob: between any two of its reads anything else may happen. One
+of a pod is a single step.
 """
 
 from __future__ import annotations
 
-import asyncio
 from base64 import b64decode
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import orjson
 
 from sandbox.controllers.kinds import JOBS, PODS, Kind, Object
 from sandbox.patching import json_patch
-from sandbox.selectors import field_selector
 from tests.model.apiserver import ApiServer, RefusedError
 from tests.model.loop import VirtualLoop
-from tests.model.question import SECONDS, ScriptedCluster, labelled, named
-from webhook.cluster.client import Page
-from webhook.cluster.reads import NOT_TERMINAL
+from tests.model.question import SECONDS, Question, Reading, ScriptedCluster
 from webhook.guard.job_reviews import JobReviews
 from webhook.guard.metrics import GuardMetrics
 from webhook.guard.record_reviews import RecordReviews
-from webhook.guard.reviews import Answer, Webhook
+from webhook.guard.reviews import Answer
 from webhook.questions.record import RecordAnswer, RecordSubject, ask_record
 from webhook.questions.start import StartAnswer, StartSubject, ask_start
 from webhook.telling.review import GroupVersionKind, GroupVersionResource, Request, UserInfo
-
-
-class AnsweringCluster(ScriptedCluster):
-    """What the questions about Jobs and pods read; each read is answered at once."""
-
-    async def pod_metadata(
-        self,
-        namespace: str,
-        *,
-        selector: str,
-        at_most: int,  # noqa: ARG002
-    ) -> AsyncGenerator[Page, None]:
-        of_the_label = labelled(namespace, selector)
-        remaining = field_selector(NOT_TERMINAL, ("", "pods"))
-
-        def selected(items: list[Object]) -> list[Object]:
-            return [pod for pod in of_the_label(items) if remaining is None or remaining(pod)]
-
-        yield Page(await self._read(PODS, "the metadata of pods", selected), more=False)
-
-    async def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        found = await self._read(PODS, f"pod {name}", named(namespace, name))
-        return found[0] if found else None
 
 
 class Webhooks:
@@ -58,65 +33,76 @@ class Webhooks:
     def __init__(self, loop: VirtualLoop, api: ApiServer) -> None:
         self._loop = loop
         self._api = api
-        metrics = GuardMetrics()
-        self._cluster = AnsweringCluster(loop)
-        self._jobs = JobReviews(self._ask_start, metrics=metrics)
-        self._records = RecordReviews(self._ask_record, metrics=metrics)
+        self._metrics = GuardMetrics()
 
-    def admit_job(self, operation: str, new: Object, old: Object | None) -> Object:
-        """The Job as the webhook lets it through. Raises `RefusedError`."""
-        answer = self._answered(self._jobs, JOBS, operation, new, old)
-        patch = orjson.loads(answer.body)["response"].get("patch")
-        return json_patch(new, orjson.loads(b64decode(patch))) if patch else new
+    def ask_about_job(
+        self, operation: str, new: Object, old: Object | None, reading: Reading
+    ) -> Question[Answer]:
+        """Have the guard asked about a Job that is made or changed; no read is answered yet."""
+        request = _request(JOBS, operation, new, old)
+
+        async def ask(cluster: ScriptedCluster) -> Answer:
+            outcome = JobReviews(partial(_ask_start, cluster), metrics=self._metrics).weigh(request)
+            return outcome if isinstance(outcome, Answer) else await outcome.answer(SECONDS)
+
+        return Question(self._loop, self._api, ask, reading)
 
     def keep_record(
         self, operation: str, old: Object, new: Object | None, options: Object | None = None
     ) -> None:
         """Raises `RefusedError` where the webhook keeps the record of the pod."""
-        self._answered(self._records, PODS, operation, new, old, options)
+        request = _request(PODS, operation, new, old, options)
 
-    def _answered(
-        self,
-        webhook: Webhook,
-        kind: Kind,
-        operation: str,
-        new: Object | None,
-        old: Object | None,
-        options: Object | None = None,
-    ) -> Answer:
-        metadata = (new or old or {})["metadata"]
-        outcome = webhook.weigh(
-            Request.model_construct(
-                uid="review",
-                kind=GroupVersionKind(group=kind.group, version=kind.version, kind=kind.name),
-                resource=GroupVersionResource(group=kind.group, version=kind.version, resource=kind.plural),
-                operation=operation,
-                sub_resource="",
-                name=metadata["name"],
-                namespace=metadata["namespace"],
-                user_info=UserInfo(username="somebody"),
-                object=new,
-                old_object=old,
-                options=options,
-            )
-        )
-        if isinstance(outcome, Answer):
-            answer = outcome
-        else:
-            task: asyncio.Task[Answer] = self._loop.create_task(outcome.answer(SECONDS))  # type: ignore[arg-type]
-            self._loop.run_ready()
-            while not task.done():
-                for read in self._cluster.waiting:
-                    read.answered.set_result(read.selected(self._api.all(read.kind)))
-                self._cluster.waiting.clear()
-                self._loop.run_ready()
-            answer = task.result()
+        async def ask(cluster: ScriptedCluster) -> Answer:
+            outcome = RecordReviews(partial(_ask_record, cluster), metrics=self._metrics).weigh(request)
+            return outcome if isinstance(outcome, Answer) else await outcome.answer(SECONDS)
+
+        answer = _at_once(Question(self._loop, self._api, ask, Reading()))
         if not answer.allowed:
             raise RefusedError(answer.message)
-        return answer
 
-    async def _ask_start(self, subject: StartSubject, seconds: float) -> StartAnswer:
-        return await ask_start(self._cluster, subject, seconds=seconds)  # type: ignore[arg-type]
 
-    async def _ask_record(self, subject: RecordSubject, seconds: float) -> RecordAnswer:
-        return await ask_record(self._cluster, subject, seconds=seconds)  # type: ignore[arg-type]
+def let_through(new: Object, answer: Answer) -> Object:
+    """The Job as the webhook lets it through. Raises `RefusedError` where it does not."""
+    if not answer.allowed:
+        raise RefusedError(answer.message)
+    patch = orjson.loads(answer.body)["response"].get("patch")
+    patched: Object = json_patch(new, orjson.loads(b64decode(patch))) if patch else new
+    return patched
+
+
+def _at_once(question: Question[Answer]) -> Answer:
+    while (answer := question.outcome) is None:
+        question.answer_read()
+    return answer
+
+
+def _ask_start(
+    cluster: ScriptedCluster, subject: StartSubject, seconds: float
+) -> Coroutine[Any, Any, StartAnswer]:
+    return ask_start(cluster, subject, seconds=seconds)  # type: ignore[arg-type]
+
+
+def _ask_record(
+    cluster: ScriptedCluster, subject: RecordSubject, seconds: float
+) -> Coroutine[Any, Any, RecordAnswer]:
+    return ask_record(cluster, subject, seconds=seconds)  # type: ignore[arg-type]
+
+
+def _request(
+    kind: Kind, operation: str, new: Object | None, old: Object | None, options: Object | None = None
+) -> Request:
+    metadata = (new or old or {})["metadata"]
+    return Request.model_construct(
+        uid="review",
+        kind=GroupVersionKind(group=kind.group, version=kind.version, kind=kind.name),
+        resource=GroupVersionResource(group=kind.group, version=kind.version, resource=kind.plural),
+        operation=operation,
+        sub_resource="",
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        user_info=UserInfo(username="somebody"),
+        object=new,
+        old_object=old,
+        options=options,
+    )
