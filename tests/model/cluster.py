@@ -51,8 +51,9 @@ from tests.model.assumptions import Exceptions, Without
 from tests.model.executions import Execution, Pair
 from tests.model.loop import VirtualLoop
 from tests.model.question import Question, Reading, ask_admission, told_verdict, weighed
+from tests.model.starts import Starts
 from tests.model.story import Story
-from tests.model.webhooks import Webhooks, let_through
+from tests.model.webhooks import Webhooks
 from tests.objects import NAMESPACE, execution_labels, patch as runtime_patch, trainjob
 from webhook.guard import reviews
 from webhook.rule.readmission import Admission, Operation, detect
@@ -146,26 +147,6 @@ class Write:
         return self.question.reads if self.question else 0
 
 
-@dataclass
-class Start:
-    """A Job on its way that is made or resumed: through the webhook on Jobs, then to be committed.
-
-    `by` is the controller that waits for it, `old` the version that was asked about, None of one that is made.
-    """
-
-    who: str
-    planned: Planned
-    old: Object | None
-    new: Object
-    question: Question[reviews.Answer]
-    by: Actor | None
-
-    @property
-    def name(self) -> str:
-        """The name of the Job."""
-        return str(self.new["metadata"]["name"])
-
-
 class Cluster:
     """The whole model. Every public method but the invariants and the queries is one step."""
 
@@ -177,9 +158,10 @@ class Cluster:
         policy = "TerminatingOrFailed" if self.allow.pods_replaced else "Failed"
         self.api = ApiServer(START, {"podReplacementPolicy": policy})
         self.webhooks = Webhooks(self.loop, self.api) if settings.webhooks else None
+        self.starts = Starts(
+            self.api, self.webhooks, settings.reading_for_jobs, story=self.story, committed=self._committed
+        )
         self.writes: list[Write] = []
-        self.starts: list[Start] = []
-        self.starts_are_slow = False
         self.powered: set[str] = set(MACHINES)
         self._order_of: dict[str, Execution] = {}
         self._process_of: dict[str, Running] = {}
@@ -252,9 +234,7 @@ class Cluster:
         )
         running = tuple(sorted((process.execution.number, process.node) for process in self.running()))
         writes = tuple((write.name, write.operation, write.stage) for write in self.writes)
-        starts = tuple(
-            (start.name, start.question.reads, bool(start.question.outcome)) for start in self.starts
-        )
+        starts = self.starts.fingerprint()
         return hash((objects, actors, machines, running, writes, starts, self.collector_stalled))
 
     def landmark(self) -> int:
@@ -272,7 +252,7 @@ class Cluster:
         pods = tuple((is_terminating(pod), "nodeName" in pod["spec"]) for pod in self.api.all(PODS))
         actors = tuple((actor.stalled, bool(actor.chains)) for actor in (self.trainer, self.jobset, self.job))
         writes = tuple((write.operation, write.stage, write.verdict is None) for write in self.writes)
-        starts = tuple((start.old is None, start.question.reads) for start in self.starts)
+        starts = self.starts.landmark()
         running = tuple(self._is_current(process.execution) for process in self.running())
         return hash((chain, pods, actors, writes, starts, running, self.collector_stalled))
 
@@ -382,10 +362,9 @@ class Cluster:
                 self.taint_out_of_service(node, on=False)
         for actor in self.actors.values():
             actor.stalled = False
-        self.collector_stalled = self.starts_are_slow = False
+        self.collector_stalled = self.starts.slow = False
         for _ in range(4):
-            for start in list(self.starts):
-                self.finish_start(start)
+            self.starts.finish_all()
             self.run_controllers()
             for write in list(self.writes):
                 self.finish(write)
@@ -481,11 +460,7 @@ class Cluster:
         return True
 
     def _waits(self, actor: Actor) -> bool:
-        return any(one.by is actor for one in self._on_their_way)
-
-    @property
-    def _on_their_way(self) -> list[Write | Start]:
-        return [*self.writes, *self.starts]
+        return self.starts.waits(actor) or any(write.by is actor for write in self.writes)
 
     def _learn(self, actor: Actor, planned: Planned, written: Written) -> None:
         answer = written.after
@@ -496,106 +471,17 @@ class Cluster:
         write = planned.write
         if isinstance(write, Patch) and write.kind is TRAINJOBS and not write.subresource:
             return self._through_admission(actor, planned, write)
-        if isinstance(write, Create | Patch) and self._is_asked_about(write):
-            start = self._begin_start(
+        if self.starts.is_one(write):
+            start = self.starts.begin(
                 actor.name, planned, by=actor if actor.next_write() is planned else None
             )
-            if self.starts_are_slow:
-                self.story.tell(f"the guard is asked about Job {start.name}")
-                self.starts.append(start)
-                return None
-            while start.question.outcome is None:
-                start.question.answer_read()
-            return self._store_start(start)
+            if not self.starts.slow:
+                return self.starts.store(start)
+            self.starts.hold(start)
+            return None
         written = self._made(write)
         self._committed(actor.name, written, planned)
         return written
-
-    # -- writes to Jobs
-
-    def _is_asked_about(self, write: Create | Patch) -> bool:
-        is_a_patch_of_status = isinstance(write, Patch) and write.subresource
-        return self.webhooks is not None and write.kind is JOBS and not is_a_patch_of_status
-
-    def _begin_start(self, who: str, planned: Planned, *, by: Actor | None) -> Start:
-        write, old = planned.write, None
-        assert self.webhooks is not None
-        if isinstance(write, Create):
-            new = write.body
-        else:
-            assert isinstance(write, Patch)
-            old = self.api.current(JOBS, write.namespace, write.name)
-            new = self.api.patched(JOBS, old, write.body, "")
-        operation = "CREATE" if old is None else "UPDATE"
-        question = self.webhooks.ask_about_job(operation, new, old, self.settings.reading_for_jobs)
-        return Start(who, planned, old, new, question, by)
-
-    def _store_start(self, start: Start) -> Written:
-        answer = start.question.outcome
-        assert answer is not None
-        new = let_through(start.new, answer)
-        if start.old is None:
-            written = self.api.create(JOBS, new)
-        else:
-            current = self.api.current(JOBS, new["metadata"]["namespace"], start.name)
-            if current["metadata"]["resourceVersion"] != start.old["metadata"]["resourceVersion"]:
-                raise RefusedError("Conflict")
-            written = self.api.replace(JOBS, current, new)
-        self._committed(start.who, written, start.planned)
-        return written
-
-    def slow_starts(self, *, slow: bool) -> None:
-        """The API server takes its time with what the guard reads for Jobs, or none."""
-        self.starts_are_slow = slow
-        self.story.tell(f"the guard's reads for Jobs take {'time' if slow else 'no time any more'}")
-
-    def answer_read_for(self, start: Start) -> None:
-        """The API server answers the guard's next read for a Job."""
-        self.story.tell(f"for Job {start.name} the guard reads {start.question.answer_read()}")
-        self._tell_answer(start)
-
-    def fail_read_for(self, start: Start) -> None:
-        """The API server fails the guard's next read for a Job."""
-        self.story.tell(f"for Job {start.name} the guard reads {start.question.fail_read()}")
-        self._tell_answer(start)
-
-    def answer_for(self, start: Start) -> None:
-        """The API server answers all that the guard still reads for a Job."""
-        while start.question.outcome is None:
-            self.answer_read_for(start)
-
-    def _tell_answer(self, start: Start) -> None:
-        answer = start.question.outcome
-        if answer is None:
-            return
-        told = "allowed" if answer.allowed else f"denied ({answer.message})"
-        self.story.tell(f"for Job {start.name} the guard says: {told}")
-        if not answer.allowed:
-            self._ended(start, succeeded=False)
-
-    def commit_start(self, start: Start) -> None:
-        """The API server commits a Job that the guard let through, if nothing came between."""
-        try:
-            written = self._store_start(start)
-        except RefusedError as refused:
-            self.story.tell(f"the API server refuses Job {start.name}: {refused.reason}")
-            self._ended(start, succeeded=False)
-            return
-        if start.by is not None:
-            self._learn(start.by, start.planned, written)
-        self._ended(start, succeeded=True)
-
-    def finish_start(self, start: Start) -> None:
-        """Answer every read for a Job, and commit what the guard lets through."""
-        self.answer_for(start)
-        if start in self.starts:
-            self.commit_start(start)
-
-    def _ended(self, start: Start, *, succeeded: bool) -> None:
-        self.starts.remove(start)
-        # What its controller had planned is dropped when the object that it follows goes.
-        if start.by is not None and start.by.next_write() is start.planned:
-            start.by.done(succeeded=succeeded)
 
     def _keeps(self, pod: Object, operation: str, new: Object | None, options: Object | None = None) -> bool:
         """Whether the webhook on pods keeps the record; the story tells it."""
@@ -676,13 +562,10 @@ class Cluster:
         if self.allow.old_leaders and actor.chains:
             self.old_plans.append((actor, actor.chains))
         actor.see_from(seen)
-        for one in self._on_their_way:
-            if one.by is actor:
-                one.by = None
-                if isinstance(one, Start) and not self.allow.old_leaders:
-                    # Its connection is gone, and with that its request.
-                    one.question.cancel()
-                    self.starts.remove(one)
+        for write in self.writes:
+            if write.by is actor:
+                write.by = None
+        self.starts.lose_client(actor, go_on=self.allow.old_leaders)
         actor.stalled = False
         self.story.tell(f"{actor.name}: another leader takes over{', with an older view' if back else ''}")
 
@@ -943,14 +826,14 @@ class Cluster:
         """Somebody resumes a JobSet or a Job."""
         metadata = item["metadata"]
         patch = Patch(kind, metadata["namespace"], metadata["name"], {"spec": {"suspend": False}})
-        if not self._is_asked_about(patch):
+        if not self.starts.is_one(patch):
             self._committed("kubectl", self._made(patch))
             return
-        start = self._begin_start("kubectl", Planned(patch), by=None)
+        start = self.starts.begin("kubectl", Planned(patch), by=None)
         self.story.tell(f"kubectl resumes Job {start.name}")
-        self.starts.append(start)
-        if not self.starts_are_slow:
-            self.finish_start(start)
+        self.starts.hold(start)
+        if not self.starts.slow:
+            self.starts.finish(start)
 
     def delete_jobset(self, name: str) -> None:
         """A JobSet goes: deleted by hand, or by its TTL."""
@@ -1035,20 +918,20 @@ class Cluster:
         self.api.now += timedelta(seconds=seconds)
         self.story.tell("a minute passes")
         asked = [write for write in self.writes if write.verdict is None]
-        asked_about = [start for start in self.starts if start.question.outcome is None]
+        asked_about = self.starts.asked
         self.loop.pass_time(seconds)
         for write in asked:
             self._tell_verdict(write)
         for start in asked_about:
-            self._tell_answer(start)
+            self.starts.tell_answer(start)
 
     def close(self) -> None:
         """Give up what is on its way."""
-        for one in self._on_their_way:
-            if one.question is not None:
-                one.question.cancel()
+        for write in self.writes:
+            if write.question is not None:
+                write.question.cancel()
         self.writes.clear()
-        self.starts.clear()
+        self.starts.close()
 
 
 def new_trainjob(name: str, *, suspend: bool, submission: str, queued: bool) -> Object:

@@ -31,11 +31,11 @@ from tests.model.cluster import (
     Cluster,
     Pace,
     Settings,
-    Start,
     Write,
     is_finished,
     new_trainjob,
 )
+from tests.model.starts import Start, Starts
 from tests.objects import a, execution_labels, patch as runtime_patch
 from webhook.rule.trainjob import DEFAULT_A_KEY, read_trainjob
 
@@ -217,41 +217,34 @@ def _answer_read(c: Cluster, *, behind: int) -> None:
 
 
 def _starts() -> Iterator[Step]:
-    for slow in (True, False):
-        turn = partial(Cluster.slow_starts, slow=slow)
-        yield Step("slow starts", partial(_starts_are, slow=not slow), turn, 8 if slow else 2)
+    for slow, weight in (True, 8), (False, 2):
+        turn = lambda c, slow=slow: c.starts.turn(slow=slow)  # noqa: E731
+        yield Step("slow starts", partial(_starts_are, slow=not slow), turn, weight)
     for of, weight in (0, 10), (-1, 4):
-        yield Step(
-            "slow starts", _start_asked, partial(_with_asked, take=Cluster.answer_read_for, of=of), weight
-        )
-        yield Step("slow starts", _start_asked, partial(_with_asked, take=Cluster.answer_for, of=of), 2)
+        for take, times in (Starts.answer_read, weight), (Starts.answer, 2):
+            yield Step("slow starts", _start_asked, partial(_with_asked, take=take, of=of), times)
         yield Step("slow starts", _start_let_through, partial(_commit_start, of=of), weight)
-    fail = partial(_with_asked, take=Cluster.fail_read_for, of=0)
-    yield Step("failing reads", _start_asked, fail)
+    yield Step("failing reads", _start_asked, partial(_with_asked, take=Starts.fail_read, of=0))
 
 
 def _starts_are(c: Cluster, *, slow: bool) -> bool:
-    return c.starts_are_slow is slow
-
-
-def _asked_starts(c: Cluster) -> list[Start]:
-    return [start for start in c.starts if start.question.outcome is None]
+    return c.starts.slow is slow
 
 
 def _start_asked(c: Cluster) -> bool:
-    return bool(_asked_starts(c))
+    return bool(c.starts.asked)
 
 
 def _start_let_through(c: Cluster) -> bool:
-    return len(_asked_starts(c)) < len(c.starts)
+    return bool(c.starts.let_through)
 
 
-def _with_asked(c: Cluster, *, take: Callable[[Cluster, Start], None], of: int) -> None:
-    take(c, _asked_starts(c)[of])
+def _with_asked(c: Cluster, *, take: Callable[[Starts, Start], None], of: int) -> None:
+    take(c.starts, c.starts.asked[of])
 
 
 def _commit_start(c: Cluster, *, of: int) -> None:
-    c.commit_start([start for start in c.starts if start.question.outcome is not None][of])
+    c.starts.commit(c.starts.let_through[of])
 
 
 # What controllers and kubelets do.

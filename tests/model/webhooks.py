@@ -1,7 +1,7 @@
 """The webhooks on Jobs and on pods: their real reviews, over what the API server holds.
 
-A review of a Job can be held, as one of a TrainJob: between any two of its reads anything else may happen. One
-of a pod is a single step.
+A review of a Job can be held, as one of a TrainJob: between any two of its reads anything else may happen.
+One of a pod is a single step.
 """
 
 from __future__ import annotations
