@@ -458,6 +458,13 @@ PARTS = [
         f"{BY_HAND}::test_pods_of_a_jobset_before_become_none_of_this_start_by_a_label_of_the_template[sandbox]",
     ),
     Part(
+        "the labels of a Job stay when its status is written",
+        "webhook/telling/registration.py",
+        '            _rule(["batch"], ["v1"], ["jobs/status"], operations=["UPDATE"]),\n',
+        "",
+        f"{BY_HAND}::test_no_way_takes_the_label_away_that_a_job_is_found_by[sandbox-patched-status]",
+    ),
+    Part(
         "a start waits for a pod of another restart",
         "webhook/rule/starts.py",
         '    if text(labels, RESTART_ATTEMPT_LABEL, "pod") != start.restart_attempt:\n        return True\n',

@@ -328,10 +328,10 @@ async def test_no_wait_ends_with_an_edit_that_starts_nothing(
     "document",
     [
         job_review(None, old=job_of_jobset(), operation="DELETE"),
-        job_review(job_of_jobset(suspend=False), old=job_of_jobset(), sub_resource="status"),
+        job_review(job_of_jobset(suspend=False), old=job_of_jobset(), sub_resource="scale"),
         review(trainjob(suspend=False)),
     ],
-    ids=["deleted", "status", "a TrainJob"],
+    ids=["deleted", "another part of it", "a TrainJob"],
 )
 async def test_what_is_none_of_its_business_is_allowed_with_a_warning(
     asking: Guard, cluster: ScriptedApiServer, document: Document
@@ -558,6 +558,19 @@ async def test_the_labels_that_a_job_is_found_by_stay(
     assert (status["code"], status["reason"], status["message"]) == (403, "Forbidden", KEPT)
     assert reply.response["auditAnnotations"] == {"decision": "Forbidden"}
     assert [read.path.rpartition("/")[2] for read in cluster.asked] == ["llama"]
+
+
+async def test_a_write_of_the_status_starts_nothing_and_keeps_the_labels(
+    asking: Guard, cluster: ScriptedApiServer
+) -> None:
+    """The API server leaves the spec as it is, whatever a write of the status says of it."""
+    suspended, runs = job_of_jobset(suspend=True), job_of_jobset(suspend=False)
+    reply = await post(asking, job_review(runs, old=suspended, sub_resource="status"))
+    assert reply.response["auditAnnotations"] == {"decision": "NoStart"}
+    assert cluster.asked == []
+    hidden = relabelled(JOBSET_NAME_LABEL, None)
+    hidden["request"]["subResource"] = "status"
+    assert (await post(asking, hidden)).response["status"]["message"] == KEPT
 
 
 async def test_the_label_of_a_jobset_that_is_not_its_own_is_given_to_no_job(asking: Guard) -> None:

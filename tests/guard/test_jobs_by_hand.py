@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from tests import objects
 from tests.benches import Bench
 from tests.conftest import Guard
 from tests.guard.starting import guard_of_jobs
-from webhook.rule.starts import JOBSET_UID_LABEL, RESTART_ATTEMPT_LABEL
+from webhook.rule.starts import JOBSET_UID_LABEL, LABELS_OF_A_JOB, RESTART_ATTEMPT_LABEL
 from webhook.rule.trainjob import JOBSET_NAME_LABEL
 
 
@@ -138,3 +138,57 @@ def specified(job: Object) -> Object:
         labels.pop(label, None)
         labels.pop(f"batch.kubernetes.io/{label}", None)
     return spec
+
+
+MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
+WRITES: dict[str, Callable[[Bench, Object, str, str], Awaitable[Any]]] = {
+    "patched": lambda bench, _, label, at: bench.admin.request(
+        "PATCH", at, body={"metadata": {"labels": {label: None}}}, content_type=MERGE
+    ),
+    "replaced": lambda bench, job, label, at: bench.admin.request("PUT", at, body=without(job, label)),
+    "applied": lambda bench, job, label, at: bench.admin.request(
+        "PATCH",
+        f"{at}?fieldManager=somebody&force=true",
+        body={
+            **{field: job[field] for field in ("apiVersion", "kind")},
+            "metadata": {"name": "mine", "labels": {label: "another"}},
+        },
+        content_type=APPLY,
+    ),
+}
+
+
+def without(job: Object, label: str) -> Object:
+    changed = deepcopy(job)
+    del changed["metadata"]["labels"][label]
+    return changed
+
+
+@pytest.mark.parametrize("subresource", ["", "status"])
+@pytest.mark.parametrize("way", WRITES)
+async def test_no_way_takes_the_label_away_that_a_job_is_found_by(
+    bench: Bench, guard: Guard, way: str, subresource: str
+) -> None:
+    """The API server takes labels from a write of the Job's status, too (`jobStatusStrategy` resets spec)."""
+    uid = await a_trainjobs_jobset(bench)
+    job = await bench.create(by_hand("mine", uid, suspend=True))
+    await bench.register_jobs(guard.url, guard.authority_pem)
+    for label in LABELS_OF_A_JOB:
+        with pytest.raises(ApiError) as refused:
+            await WRITES[way](bench, job, label, JOBS.path("default", "mine", subresource))
+        assert refused.value.code in (400, 403)
+        assert 'admission webhook "jobs.interlock.dispatch.phpboyscout.uk" denied' in refused.value.message
+    assert (await bench.get(JOBS, "mine"))["metadata"]["labels"] == job["metadata"]["labels"]
+
+
+async def test_a_status_is_written_while_no_guard_answers(bench: Bench, guard: Guard) -> None:
+    """Also the one that forgets when a Job started, which JobSet writes before it resumes it."""
+    uid = await a_trainjobs_jobset(bench)
+    await bench.create(by_hand("mine", uid, suspend=True))
+    await bench.register_jobs("https://127.0.0.1:9", guard.authority_pem)
+    for status in ({"startTime": "2026-12-01T14:21:56Z"}, {"startTime": None}):
+        written = await bench.patch(JOBS, "mine", {"status": status}, subresource="status")
+        assert written["status"].get("startTime") == status["startTime"]
+    gone = {"metadata": {"labels": {JOBSET_NAME_LABEL: None}}}
+    with pytest.raises(ApiError, match="failed calling webhook"):
+        await bench.patch(JOBS, "mine", gone, subresource="status")

@@ -221,8 +221,6 @@ def test_what_lets_requests_by_unasked_is_told_by_what_does_it(
         (ruling(apiGroups=["example.com"]), ["CREATE", "UPDATE"]),
         (ruling(apiVersions=["v9"]), ["CREATE", "UPDATE"]),
         (ruling(scope="Cluster"), ["CREATE", "UPDATE"]),
-        (setting(rules=[]), ["CREATE", "UPDATE"]),
-        (setting(rules=None), ["CREATE", "UPDATE"]),
     ],
 )
 def test_what_no_rule_asks_about_is_told_by_operation_and_resource(
@@ -230,6 +228,16 @@ def test_what_no_rule_asks_about_is_told_by_operation_and_resource(
 ) -> None:
     gate = gate_of(changed(shipped, change), shipped)
     assert ways(gate) == [("rules", f"its rules do not ask about {one} of {what}") for one in operations]
+
+
+@pytest.mark.parametrize("rules", [[], None])
+def test_without_rules_nothing_is_asked_about(rules: list[Any] | None) -> None:
+    gate = gate_of(changed(MUTATING, setting(rules=rules)), MUTATING)
+    missing = ["CREATE of jobs.batch", "UPDATE of jobs.batch", "UPDATE of jobs/status.batch"]
+    assert ways(gate) == [("rules", f"its rules do not ask about {one}") for one in missing]
+    gate = gate_of(changed(READMISSION, setting(rules=rules)), READMISSION)
+    missing = ["CREATE of trainjobs.trainer.kubeflow.org", "UPDATE of trainjobs.trainer.kubeflow.org"]
+    assert ways(gate) == [("rules", f"its rules do not ask about {one}") for one in missing]
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ def labels_of(document: Document) -> dict[str, Any]:
     return document["metadata"].get("labels") or {}
 
 
-def test_the_rules_are_jobs_made_or_updated_and_nothing_else() -> None:
-    """CronJobs, `jobs/status` and deletions are other resources, or another operation."""
+def test_the_rules_are_jobs_made_or_updated_with_their_status_and_nothing_else() -> None:
+    """CronJobs and deletions are another resource, and another operation."""
     assert WEBHOOK["rules"] == [
         {
             "apiGroups": ["batch"],
@@ -56,7 +56,14 @@ def test_the_rules_are_jobs_made_or_updated_and_nothing_else() -> None:
             "operations": ["CREATE", "UPDATE"],
             "resources": ["jobs"],
             "scope": "Namespaced",
-        }
+        },
+        {
+            "apiGroups": ["batch"],
+            "apiVersions": ["v1"],
+            "operations": ["UPDATE"],
+            "resources": ["jobs/status"],
+            "scope": "Namespaced",
+        },
     ]
     assert WEBHOOK["failurePolicy"] == "Fail"
 

@@ -33,6 +33,9 @@ from webhook.telling.review import JOBS, NotAReviewError, Request
 AskStart = Callable[[StartSubject, float], Awaitable[StartAnswer]]
 """The question about the start of a Job, to be answered within so many seconds."""
 
+ASKED_ABOUT = ((Operation.CREATE, ""), (Operation.UPDATE, ""), (Operation.UPDATE, "status"))
+"""The operations on Jobs and their parts that the guard is asked about."""
+
 _log = structlog.get_logger()
 
 
@@ -87,7 +90,8 @@ class JobReviews:
         if not request.is_about(JOBS):
             warning = wording.unguarded_kind(request.asked_about)
             return unasked(request, "Unguarded", warning)
-        if request.verb not in (Operation.CREATE, Operation.UPDATE) or request.sub_resource:
+        asked_about = (request.verb, request.sub_resource)
+        if asked_about not in ASKED_ABOUT:
             return unasked(request, "Unguarded", wording.unguarded_operation(request.verb))
         if request.object is None:
             raise NotAReviewError(f"the {request.verb} has no object")
@@ -95,9 +99,12 @@ class JobReviews:
             raise NotAReviewError("the UPDATE has no oldObject")
         new = read_job(request.object)
         old = None if request.old_object is None else read_job(request.old_object)
-        starting = starts_pods(request.verb, old, new)
+        # Of a write of the status the API server takes the labels, and leaves the spec as it is.
+        is_whole = not request.sub_resource
+        starting = is_whole and starts_pods(request.verb, old, new)
         relabelled = request.old_object is not None and hides_a_job(request.old_object, request.object)
-        write = _Write(request.verb, relabelled, old is not None and replaces_sooner(old, new))
+        sooner = is_whole and old is not None and replaces_sooner(old, new)
+        write = _Write(request.verb, relabelled, sooner)
         # A label that the request takes away was what the Job and its pods are found by.
         jobset_name = old.jobset_name if relabelled and old is not None else new.jobset_name
         is_guarded = starting or relabelled or write.replaces_sooner

@@ -168,7 +168,8 @@ def hides_a_job(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
     Without them it is no order that an admission has to wait for, and the API server, whose objectSelector
     goes by them, does not ask about its start. The JobSet controller would start it all the same: it knows
-    its Jobs by their owner (`getChildJobs` in its jobset_controller.go).
+    its Jobs by their owner (`getChildJobs` in its jobset_controller.go). A write of the Job's status can
+    change them, too (`jobStatusStrategy` of pkg/registry/batch/job/strategy.go resets nothing but the spec).
 
     Raises:
         UnreadableAnswerError: a field has another type than batch/v1 gives it.

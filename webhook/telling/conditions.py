@@ -134,8 +134,8 @@ def of_jobs() -> list[dict[str, str]]:
 
     That is every one that is made, that is un-suspended, whose JobSet's labels change, without which the API
     server would not ask about its next start, or that is to replace its pods before they have ended. It asks
-    for more than `webhook.rule.starts` finds, never less. A Job is made once; the Job controller writes its
-    status, which is another resource, so that a Job that runs does not call.
+    for more than `webhook.rule.starts` finds, never less. A Job is made once; who writes its status can write
+    its labels with it, and where those stay does not call, so that a Job that runs does not.
     """
     ways = [
         "request.operation == 'CREATE'",

@@ -131,7 +131,10 @@ def mutating_webhook_configuration(
     jobs = _webhook(
         JOBS_WEBHOOK_NAME,
         reached.at(JOBS_PATH),
-        rules=[_rule(["batch"], ["v1"], ["jobs"])],
+        rules=[
+            _rule(["batch"], ["v1"], ["jobs"]),
+            _rule(["batch"], ["v1"], ["jobs/status"], operations=["UPDATE"]),
+        ],
         conditions=conditions.of_jobs(),
     )
     jobs |= {"objectSelector": _OF_A_JOBSET, "reinvocationPolicy": "IfNeeded"}
