@@ -27,6 +27,7 @@ EXPECTED = {
     "InterlockCertificateNearExpiry",
     "InterlockBundleNotPublished",
     "InterlockGateOpen",
+    "InterlockCalledWrongly",
     "InterlockTrainJobWaitsForLostNode",
     "InterlockRecordsKept",
     "InterlockRecordEndedByForce",
