@@ -51,6 +51,7 @@ CALLS = "tests/guard/test_calls.py"
 BY_HAND = "tests/guard/test_jobs_by_hand.py"
 ATTACKED = "tests/guard/test_records_attacked.py"
 RECORDS = "tests/rule/test_records.py"
+RECORD_CONDITIONS = "tests/telling/test_record_conditions.py"
 START_CONDITIONS = "tests/telling/test_match_conditions_of_jobs.py"
 
 PARTS = [
@@ -604,6 +605,41 @@ PARTS = [
         "        ways.append(Way.LABELS)\n",
         "        pass\n",
         f"{ATTACKED}::test_no_way_takes_a_label_away",
+    ),
+    Part(
+        "the index of a pod stays",
+        "webhook/rule/records.py",
+        "        ways.append(Way.INDEX)\n",
+        "        pass\n",
+        f"{ATTACKED}::test_no_way_loses_the_rank_of_a_pod[sandbox-another index]",
+    ),
+    Part(
+        "the Job of a pod stays",
+        "webhook/rule/records.py",
+        "        ways.append(Way.OWNER)\n",
+        "        pass\n",
+        f"{ATTACKED}::test_no_way_loses_the_rank_of_a_pod[sandbox-another Job]",
+    ),
+    Part(
+        "a pod's index that changes calls the guard",
+        "webhook/telling/conditions.py",
+        """        f"{updated} && !({_same(COMPLETION_INDEX, 'annotations')})",\n""",
+        "",
+        f"{RECORD_CONDITIONS}::test_what_a_rank_is_known_by_calls_where_it_changes",
+    ),
+    Part(
+        "a pod that is given to another Job calls the guard",
+        "webhook/telling/conditions.py",
+        """        f"{updated} && {_given_to_another()}",\n""",
+        "",
+        f"{RECORD_CONDITIONS}::test_what_a_rank_is_known_by_calls_where_it_changes",
+    ),
+    Part(
+        "a pod that is orphaned or adopted calls no guard",
+        "webhook/rule/records.py",
+        "    if any(owner != other for owner in _controllers(before) for other in _controllers(now)):\n",
+        "    if _controllers(before) != _controllers(now):\n",
+        RECORDS + "::test_a_pod_that_one_job_controls_is_given_to_no_other",
     ),
     Part(
         "the pods of a JobSet that lost its TrainJob are kept",

@@ -15,6 +15,7 @@ from tests.conftest import Guard, Reply, guard_against
 from tests.objects import NAME, NAMESPACE
 from tests.scripted import ScriptedApiServer, answer, hang, refusal
 from webhook.rule.records import RECORD_MAY_END_ANNOTATION
+from webhook.rule.verdict import COMPLETION_INDEX
 from webhook.telling.registration import RECORDS_PATH
 
 Document = dict[str, Any]
@@ -148,6 +149,40 @@ async def test_labels_are_kept_and_no_retry_helps(lost: Sandbox, guard: Guard) -
     status = (await sent(guard, relabelled)).response["status"]
     assert (status["code"], status["reason"]) == (403, "Forbidden")
     assert status["message"].startswith(f"{POD} on gpu-1 keeps its labels: by them it is found")
+
+
+@pytest.mark.parametrize(
+    ("mark", "before", "after", "words"),
+    [
+        (
+            "annotations",
+            {COMPLETION_INDEX: "0"},
+            None,
+            (
+                f"keeps its annotation {COMPLETION_INDEX}: by it the Job controller knows its rank, and "
+                "would start that again beside it"
+            ),
+        ),
+        (
+            "ownerReferences",
+            [{"uid": "a", "controller": True}],
+            [{"uid": "b", "controller": True}],
+            "keeps the Job that it belongs to: that one would start its rank again beside it",
+        ),
+    ],
+    ids=["its index", "its Job"],
+)
+async def test_what_its_rank_is_known_by_is_kept_and_no_retry_helps(
+    lost: Sandbox, guard: Guard, mark: str, before: object, after: object, words: str
+) -> None:
+    old, new = objects.pod(), objects.pod()
+    old["metadata"][mark], new["metadata"][mark] = before, after
+    changed = about_a_pod("UPDATE", old=old, new=new)
+    status = (await sent(guard, changed)).response["status"]
+    assert (status["code"], status["reason"]) == (403, "Forbidden")
+    assert status["message"] == f"{POD} on gpu-1 {words}. Nothing was changed; delete the pod instead"
+    lost.remove("nodes", "gpu-1")
+    assert (await sent(guard, changed)).response["allowed"] is True
 
 
 async def test_a_person_who_has_looked_may_end_it_and_it_is_told(lost: Sandbox, guard: Guard) -> None:

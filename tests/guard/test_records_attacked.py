@@ -28,6 +28,7 @@ from webhook.rule.starts import (
     RESTART_ATTEMPT_LABEL,
 )
 from webhook.rule.trainjob import JOBSET_NAME_LABEL
+from webhook.rule.verdict import COMPLETION_INDEX
 
 Document = dict[str, Any]
 Attempt = Callable[[Bench], Awaitable[Any]]
@@ -59,7 +60,9 @@ async def unguarded(bench: Bench) -> Bench:
         JOB_NAME_LABEL: "llama-node-0",
         JOB_UID_LABEL: "of-the-job",
     }
-    await bench.create(objects.pod(POD, namespace="default", node=NODE, labels=labels))
+    pod = objects.pod(POD, namespace="default", node=NODE, labels=labels, annotations={COMPLETION_INDEX: "0"})
+    pod["metadata"]["ownerReferences"] = [controlling("of-the-job")]
+    await bench.create(pod)
     return bench
 
 
@@ -71,6 +74,11 @@ async def training(unguarded: Bench, tmp_path: Path) -> AsyncIterator[Bench]:
     async with guard_against(kubeconfig) as guard:
         await unguarded.register(guard.url, guard.authority_pem)
         yield unguarded
+
+
+def controlling(uid: str) -> Document:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "llama-node-0", "uid": uid}
+    return owner | {"controller": True}
 
 
 def to(kind: Kind, name: str = "", subresource: str = "") -> str:
@@ -369,6 +377,63 @@ async def test_without_the_webhooks_each_takes_it_away(
     before = (await labels_of(unguarded))[label]
     await hiding(label)(unguarded)
     assert (await labels_of(unguarded)).get(label) != before
+
+
+def written(metadata: Document) -> dict[str, Attempt]:
+    """What is written of a pod, in each way in which that can be: its status takes no owners along."""
+
+    def change(pod: Document) -> None:
+        pod["metadata"] |= metadata
+
+    ways = {
+        "merged": sent("PATCH", {"metadata": metadata}, content_type=MERGE),
+        "replaced": replaced(change),
+    }
+    if "annotations" in metadata:
+        ways["with the status"] = sent("PATCH", {"metadata": metadata}, to=OF_STATUS, content_type=MERGE)
+        ways["with the status, replaced"] = replaced(change, "status")
+    return ways
+
+
+LOSING_ITS_RANK: dict[str, tuple[Document, str]] = {
+    "another index": ({"annotations": {COMPLETION_INDEX: "1"}}, f"keeps its annotation {COMPLETION_INDEX}"),
+    "no index": ({"annotations": None}, f"keeps its annotation {COMPLETION_INDEX}"),
+    "another Job": ({"ownerReferences": [controlling("of-another")]}, "keeps the Job that it belongs to"),
+}
+each_loss = pytest.mark.parametrize(("metadata", "words"), LOSING_ITS_RANK.values(), ids=LOSING_ITS_RANK)
+
+
+async def rank_of(bench: Bench) -> tuple[object, object]:
+    metadata = (await bench.get(PODS, POD))["metadata"]
+    return metadata.get("annotations"), metadata.get("ownerReferences")
+
+
+@each_loss
+async def test_no_way_loses_the_rank_of_a_pod(metadata: Document, words: str, training: Bench) -> None:
+    before = await rank_of(training)
+    for way, attempt in written(metadata).items():
+        with pytest.raises(ApiError) as refused:
+            await attempt(training)
+        assert (refused.value.code, refused.value.reason) == (403, "Forbidden"), way
+        assert f"{POD} on {NODE} {words}" in refused.value.message
+    assert await rank_of(training) == before
+    await tainted(training, OUT_OF_SERVICE)
+    await written(metadata)["merged"](training)
+    assert await rank_of(training) != before
+
+
+@each_loss
+async def test_without_the_webhooks_each_loses_it(metadata: Document, words: str, unguarded: Bench) -> None:
+    before = await rank_of(unguarded)
+    await written(metadata)["merged"](unguarded)
+    assert await rank_of(unguarded) != before, words
+
+
+async def test_a_pod_is_orphaned_and_adopted_as_ever(training: Bench) -> None:
+    """By the garbage collector (`--cascade=orphan`), and by the controller of a Job that is made again."""
+    for owners in (None, [controlling("of-the-job-that-adopts")]):
+        await sent("PATCH", {"metadata": {"ownerReferences": owners}}, content_type=MERGE)(training)
+    assert (await rank_of(training))[1] == [controlling("of-the-job-that-adopts")]
 
 
 @pytest.mark.parametrize("label", LABELS_OF_A_START)

@@ -8,6 +8,7 @@ from webhook.rule.readmission import Operation
 from webhook.rule.records import (
     LABELS_OF_A_START,
     LABELS_THAT_FIND,
+    LOSING,
     RECORD_MAY_END_ANNOTATION,
     Ended,
     Kept,
@@ -22,7 +23,7 @@ from webhook.rule.records import (
     whose,
 )
 from webhook.rule.starts import ANCESTOR_LABEL, JOBSET_UID_LABEL, TrainJobReference
-from webhook.rule.verdict import NodeState
+from webhook.rule.verdict import COMPLETION_INDEX, NodeState
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 LABELS = (*LABELS_THAT_FIND, *LABELS_OF_A_START)
@@ -108,6 +109,60 @@ def test_what_lacks_a_label_of_a_start_is_of_another_and_is_not_given_it(label: 
     assert ways_of_update(before, after) == ([Way.LABELS] if label in LABELS_OF_A_START else [])
 
 
+def indexed(index: str | None, **given: Any) -> dict[str, Any]:
+    return pod(annotations={} if index is None else {COMPLETION_INDEX: index, "team": "a"}, **given)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("0", "1"), ("0", None), ("0", ""), ("0", "00"), (None, "0"), ("", None)]
+)
+def test_the_index_of_a_pod_must_stay(before: str | None, after: str | None) -> None:
+    """By it alone the Job controller knows which rank a pod is; `00` is the same, and nobody writes it."""
+    assert ways_of_update(indexed(before), indexed(after)) == [Way.INDEX]
+    assert ways_of_update(indexed(before), indexed(before)) == []
+    assert ways_of_update(indexed(before, phase="Failed"), indexed(after)) == []
+
+
+def test_the_label_of_an_index_is_read_by_no_controller() -> None:
+    assert ways_of_update(pod(labels={COMPLETION_INDEX: "0"}), pod(labels={COMPLETION_INDEX: "1"})) == []
+
+
+def owned(*owners: tuple[str, bool | None], **given: Any) -> dict[str, Any]:
+    document = pod(**given)
+    document["metadata"]["ownerReferences"] = [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": uid}
+        | ({} if controls is None else {"controller": controls})
+        for uid, controls in owners
+    ]
+    return document
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ways"),
+    [
+        pytest.param([("a", True)], [("b", True)], [Way.OWNER], id="given to another"),
+        pytest.param([("a", True)], [("a", None), ("b", True)], [Way.OWNER], id="to another, beside its own"),
+        pytest.param([("a", True)], [("", True)], [Way.OWNER], id="to one without a uid"),
+        pytest.param([("a", True)], [], [], id="orphaned, as the garbage collector does"),
+        pytest.param([("a", True)], [("a", False)], [], id="its own controls it no more"),
+        pytest.param([], [("a", True)], [], id="adopted, as the Job controller does"),
+        pytest.param([("a", False)], [("a", True)], [], id="adopted by one that owned it"),
+        pytest.param([("a", True)], [("a", True), ("b", None)], [], id="owned by another, too"),
+        pytest.param([("a", None)], [("b", None)], [], id="owners that control nothing"),
+    ],
+)
+def test_a_pod_that_one_job_controls_is_given_to_no_other(
+    before: list[tuple[str, bool | None]], after: list[tuple[str, bool | None]], ways: list[Way]
+) -> None:
+    assert ways_of_update(owned(*before), owned(*after)) == ways
+    assert ways_of_update(owned(*before, phase="Succeeded"), owned(*after)) == []
+
+
+def test_owners_that_are_absent_are_none() -> None:
+    assert ways_of_update(pod(), owned(("a", True))) == []
+    assert ways_of_update(owned(("a", True)), pod()) == []
+
+
 def test_other_labels_annotations_and_a_status_that_goes_on_end_nothing() -> None:
     after = pod(labels={"team": "b"}, annotations={"a": "b"}, phase="Running")
     assert ways_of_update(pod(phase="Pending"), after) == []
@@ -148,7 +203,8 @@ def test_a_node_that_is_out_of_service_and_yet_ready_is_not_down(way: Way) -> No
 def test_what_is_on_no_node_has_no_process_but_keeps_its_labels() -> None:
     record = read_record(pod(node=None))
     assert judge(record, [Way.STATUS], None) == Ended("it is on no node")
-    assert judge(record, [Way.LABELS], None) == Kept(None)
+    for way in LOSING:
+        assert judge(record, [way], None) == Kept(None)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from webhook.rule.records import (
     removes_records_of_a_running_node,
     ways_of_update,
 )
+from webhook.rule.verdict import COMPLETION_INDEX
 from webhook.telling import conditions
 
 Document = dict[str, Any]
@@ -64,11 +65,27 @@ LABELS = st.dictionaries(KEYS, st.sampled_from(["a", "b"]), max_size=3)
 GRACE = st.sampled_from([None, -1, 0, 1, 30])
 
 
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from([COMPLETION_INDEX, "note"]), st.sampled_from(["", "0", "1"]), max_size=2
+)
+OWNERS = st.none() | st.lists(
+    st.fixed_dictionaries(
+        {"uid": st.sampled_from(["a", "b"])}, optional={"controller": st.sampled_from([True, False])}
+    ),
+    max_size=2,
+)
+
+
 @st.composite
 def pods(draw: st.DrawFn) -> Document:
     document = objects.pod(
-        phase=draw(PHASES), node=draw(st.sampled_from([None, "gpu-1"])), labels=draw(LABELS)
+        phase=draw(PHASES),
+        node=draw(st.sampled_from([None, "gpu-1"])),
+        labels=draw(LABELS),
+        annotations=draw(ANNOTATIONS),
     )
+    if (owners := draw(OWNERS)) is not None:
+        document["metadata"]["ownerReferences"] = owners
     if (grace := draw(GRACE)) is not None:
         document["spec"]["terminationGracePeriodSeconds"] = grace
     if (marked := draw(GRACE)) is not None:
@@ -77,6 +94,53 @@ def pods(draw: st.DrawFn) -> Document:
         if draw(st.booleans()) and not document["metadata"].get(field):
             document["metadata"].pop(field, None)
     return document
+
+
+@st.composite
+def updates(draw: st.DrawFn) -> tuple[Document, Document]:
+    """A pod and what is written of it: as often as not with its metadata, but for one field, as it was."""
+    old, new = draw(pods()), draw(pods())
+    kept = draw(st.sampled_from([None, "labels", "annotations", "ownerReferences"]))
+    if kept is not None:
+        changed = new["metadata"].get(kept)
+        new["metadata"] = {**old["metadata"], kept: changed}
+        if changed is None:
+            del new["metadata"][kept]
+    return old, new
+
+
+def marked(index: str | None = "0", *owners: Document) -> Document:
+    document = objects.pod(annotations={} if index is None else {COMPLETION_INDEX: index})
+    if owners:
+        document["metadata"]["ownerReferences"] = list(owners)
+    return document
+
+
+OWN, ANOTHER = {"uid": "a", "controller": True}, {"uid": "b", "controller": True}
+NO_CONTROLLERS = ({"uid": "a"}, {"uid": "b", "controller": False})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "called"),
+    [
+        pytest.param(marked("0"), marked("1"), True, id="another index"),
+        pytest.param(marked("0"), marked(None), True, id="no index"),
+        pytest.param(marked(None), marked("0"), True, id="an index that it had not"),
+        pytest.param(marked("0", OWN), marked("0", ANOTHER), True, id="another Job"),
+        pytest.param(
+            marked("0", OWN), marked("0", {"uid": "a"}, ANOTHER), True, id="another, beside its own"
+        ),
+        pytest.param(marked("0", OWN), marked("0"), False, id="orphaned"),
+        pytest.param(marked("0"), marked("0", OWN), False, id="adopted"),
+        pytest.param(
+            marked("0", OWN), marked("0", OWN, *NO_CONTROLLERS[1:]), False, id="owned by another, too"
+        ),
+        pytest.param(marked("0", *NO_CONTROLLERS), marked("0", ANOTHER), False, id="adopted by an owner"),
+    ],
+)
+def test_what_a_rank_is_known_by_calls_where_it_changes(old: Document, new: Document, called: bool) -> None:
+    assert calls("records", "UPDATE", old=old, new=new) is called
+    assert bool(ways_of_update(old, new)) is called
 
 
 @settings(max_examples=300, deadline=None)
@@ -88,9 +152,10 @@ def test_every_deletion_that_ends_a_record_calls_and_no_other(old: Document, gra
     assert not calls("records", "DELETE", old=old, options=options, user=KUBELET)
 
 
-@settings(max_examples=300, deadline=None)
-@given(old=pods(), new=pods())
-def test_every_update_that_ends_a_record_calls_and_no_other(old: Document, new: Document) -> None:
+@settings(max_examples=500, deadline=None)
+@given(updated=updates())
+def test_every_update_that_ends_a_record_calls_and_no_other(updated: tuple[Document, Document]) -> None:
+    old, new = updated
     assert calls("records", "UPDATE", old=old, new=new) is bool(ways_of_update(old, new))
     assert not calls("records", "UPDATE", old=old, new=new, user=KUBELET)
 

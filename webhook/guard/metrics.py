@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from certs.authority import ServingCertificate
 from webhook.metrics import OPERATIONS, OTHER, REFUSALS, VERDICTS, Metrics, counted, gauge, harmless
-from webhook.rule.records import Way
+from webhook.rule.records import LOSING, Way
 from webhook.rule.waits import Because, Total, Waits
 from webhook.telling.calls import MISFIT_BY, Misfit
 from webhook.telling.gate import OPENED_BY, Gate
@@ -90,7 +90,7 @@ class GuardMetrics(Metrics):
                 *((verdict, WAYS) for verdict in RECORD_VERDICTS),
                 *((verdict, (OTHER,)) for verdict in ("BadRequest", "NoEnd", "Unguarded")),
                 ("CheckFailed", (*WAYS, OTHER)),
-                ("Forbidden", ("labels",)),
+                ("Forbidden", tuple(way.value for way in Way if way in LOSING)),
             )
             for way in ways
         }

@@ -16,6 +16,7 @@ from webhook.rule.objects import UnreadableAnswerError
 from webhook.rule.readmission import Operation
 from webhook.rule.records import (
     KUBELETS,
+    LOSING,
     Ended,
     Kept,
     Record,
@@ -140,8 +141,8 @@ def _told(uid: str, subject: RecordSubject, asked: RecordAnswer) -> Answer:
             verdict = Unknown(failures)
             body = review.denied(uid, verdict, name=subject.name, asked_about=PODS, message=message)
             told, distinct = review.REASONS[Unknown], wording.distinct(verdict)
-        case Kept(state) if Way.LABELS in subject.ways and record is not None:
-            message = distinct = record_wording.labels_kept(record)
+        case Kept(state) if way in LOSING and record is not None:
+            message = distinct = record_wording.mark_kept(record, way)
             body, told = review.forbidden(uid, message, name=subject.name), "Forbidden"
         case Kept(state) if state is not None and record is not None:
             message = distinct = record_wording.record_kept(record, way, state)

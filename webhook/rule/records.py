@@ -22,10 +22,18 @@ from webhook.rule.starts import (
     RESTART_ATTEMPT_LABEL,
     TrainJobReference,
     is_made_by_trainer,
+    owners_of,
     owning_trainjob,
 )
 from webhook.rule.trainjob import JOB_ID_LABEL, JOBSET_NAME_LABEL, SUBMISSION_LABEL
-from webhook.rule.verdict import OUT_OF_SERVICE_TAINT, TERMINAL_PHASES, Failure, NodeState, read_node_state
+from webhook.rule.verdict import (
+    COMPLETION_INDEX,
+    OUT_OF_SERVICE_TAINT,
+    TERMINAL_PHASES,
+    Failure,
+    NodeState,
+    read_node_state,
+)
 
 RECORD_MAY_END_ANNOTATION = "interlock.dispatch.phpboyscout.uk/record-may-end"
 """Why the record of this pod may end: what a person says who has looked, naming the pod's node."""
@@ -50,6 +58,12 @@ class Way(StrEnum):
     EVICTION = "eviction"
     STATUS = "status"
     LABELS = "labels"
+    INDEX = "index"
+    OWNER = "owner"
+
+
+LOSING = frozenset({Way.LABELS, Way.INDEX, Way.OWNER})
+"""The ways that leave the record where it is, and have it found no more by whom it holds back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,21 +155,29 @@ def read_record(pod: Mapping[str, Any]) -> Record:
 
 
 def ways_of_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Way]:
-    """How an update of a pod, or of its status, ends the record: a phase that says so, labels that lose it.
+    """How an update of a pod, or of its status, ends the record: a phase that says so, or marks that lose it.
 
-    The status of a pod can be written with other labels: `pods/status` takes them too.
+    The marks are the labels; the index, by whose annotation alone the Job controller knows which rank a pod
+    is (`getCompletionIndex` in its indexed_job_utils.go: it removes a pod without one, and starts a rank that
+    none has); and the controlling owner, by which it knows its pods (`FilterPodsByOwner`). A pod whose owner
+    is taken away is adopted again, and so orphans and their adoption are none of this. The status of a pod
+    can be written with other marks: `pods/status` takes them too.
 
     Raises:
         UnreadableAnswerError: one of them is no pod.
     """
     if _phase(old) in TERMINAL_PHASES:
         return []
-    labels = part(part(old, "metadata", "pod"), "labels", "pod")
-    after = part(part(new, "metadata", "pod"), "labels", "pod")
+    before, now = part(old, "metadata", "pod"), part(new, "metadata", "pod")
+    labels, after = part(before, "labels", "pod"), part(now, "labels", "pod")
     ways = []
     lost = any(label in labels and after.get(label) != labels[label] for label in LABELS_THAT_FIND)
     if lost or any(after.get(label) != labels.get(label) for label in LABELS_OF_A_START):
         ways.append(Way.LABELS)
+    if _index(before) != _index(now):
+        ways.append(Way.INDEX)
+    if any(owner != other for owner in _controllers(before) for other in _controllers(now)):
+        ways.append(Way.OWNER)
     if _phase(new) in TERMINAL_PHASES:
         ways.append(Way.STATUS)
     return ways
@@ -202,7 +224,7 @@ def whose(record: Record, jobset: Mapping[str, Any] | None) -> OfATrainJob | OfN
 def judge(record: Record, ways: list[Way], node: Mapping[str, Any] | None) -> Ended | Kept:
     """Whether the record may end, by its node as it is now; None is one that is gone.
 
-    Only where the pod has a node: a pod without one has no process. Its labels must stay all the same, for it
+    Only where the pod has a node: a pod without one has no process. Its marks must stay all the same, for it
     may get a node. A node that is tainted out of service and yet Ready is not down: its kubelet answers, and
     ends what is deleted in the ordinary way; pod-GC, too, does nothing there (`gcTerminating`).
 
@@ -210,7 +232,7 @@ def judge(record: Record, ways: list[Way], node: Mapping[str, Any] | None) -> En
         UnreadableAnswerError: the document is no Node.
     """
     if not record.node:
-        return Kept(None) if Way.LABELS in ways else Ended("it is on no node")
+        return Ended("it is on no node") if LOSING.isdisjoint(ways) else Kept(None)
     state = read_node_state(node)
     if state.ready == "gone":
         return Ended(f"node {record.node} is gone")
@@ -239,6 +261,18 @@ def removes_records_of_a_running_node(
 def _is_out_of_service(node: Mapping[str, Any]) -> bool:
     taints = part(node, "spec", "Node").get("taints") or []
     return any(isinstance(taint, dict) and taint.get("key") == OUT_OF_SERVICE_TAINT for taint in taints)
+
+
+def _index(metadata: Mapping[str, Any]) -> str | None:
+    annotations = part(metadata, "annotations", "pod")
+    return text(annotations, COMPLETION_INDEX, "pod") if COMPLETION_INDEX in annotations else None
+
+
+def _controllers(metadata: Mapping[str, Any]) -> list[str]:
+    """The uids of the owners that control it: one at most, as the API server stores it."""
+    return [
+        text(owner, "uid", "pod") for owner in owners_of(metadata, "pod") if owner.get("controller") is True
+    ]
 
 
 def _phase(pod: Mapping[str, Any]) -> str:

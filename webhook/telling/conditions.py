@@ -12,6 +12,7 @@ from collections.abc import Callable
 from webhook.rule.records import KUBELETS, LABELS_OF_A_START, LABELS_THAT_FIND
 from webhook.rule.starts import LABELS_OF_A_JOB, REPLACED_ONCE_ENDED
 from webhook.rule.trainjob import is_qualified_name
+from webhook.rule.verdict import COMPLETION_INDEX
 
 _SURELY_AN_INT64 = "^[0-9]{1,18}$"
 
@@ -163,6 +164,8 @@ def of_records() -> list[dict[str, str]]:
         f"{updated} && {_has_ended('object')}",
         *(f"{updated} && {_lost(label)}" for label in LABELS_THAT_FIND),
         *(f"{updated} && !({_same(label)})" for label in LABELS_OF_A_START),
+        f"{updated} && !({_same(COMPLETION_INDEX, 'annotations')})",
+        f"{updated} && {_given_to_another()}",
     ]
     return [
         _not_a_kubelet(),
@@ -219,8 +222,16 @@ def _lost(label: str) -> str:
     return f"{present('oldObject')}\n   && !({present('object')} && {same})"
 
 
-def _same(label: str) -> str:
-    present = f"has({{0}}.metadata.labels) && '{label}' in {{0}}.metadata.labels".format
-    value = f"{{0}}.metadata.labels['{label}']".format
+def _given_to_another() -> str:
+    owners = "{0}.metadata.ownerReferences"
+    controls = "has({0}.controller) && {0}.controller == true".format
+    have = " && ".join(f"has({owners.format(variable)})" for variable in ("oldObject", "object"))
+    after = f"{owners.format('object')}.exists(after, {controls('after')} && after.uid != before.uid)"
+    return f"{have}\n   && {owners.format('oldObject')}.exists(before, {controls('before')} && {after})"
+
+
+def _same(key: str, field: str = "labels") -> str:
+    present = f"has({{0}}.metadata.{field}) && '{key}' in {{0}}.metadata.{field}".format
+    value = f"{{0}}.metadata.{field}['{key}']".format
     before, after = present("oldObject"), present("object")
     return f"{before} ? {after} && {value('object')} == {value('oldObject')} : !({after})"

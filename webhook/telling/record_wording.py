@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 
 from webhook.rule.records import RECORD_MAY_END_ANNOTATION, Record, Way
-from webhook.rule.verdict import Failure, NodeState
+from webhook.rule.verdict import COMPLETION_INDEX, Failure, NodeState
 from webhook.telling import wording
 from webhook.telling.waiting import confirm_and_taint
 
@@ -15,7 +15,15 @@ _NOT_DONE = MappingProxyType(
         Way.DELETION: "was not deleted",
         Way.EVICTION: "was not evicted",
         Way.STATUS: "was not marked as ended",
-        Way.LABELS: "keeps its labels",
+    }
+)
+_MARKS = MappingProxyType(
+    {
+        Way.LABELS: "its labels: by them it is found, and without them the next execution would start "
+        "beside it",
+        Way.INDEX: f"its annotation {COMPLETION_INDEX}: by it the Job controller knows its rank, and would "
+        "start that again beside it",
+        Way.OWNER: "the Job that it belongs to: that one would start its rank again beside it",
     }
 )
 
@@ -37,13 +45,10 @@ def record_kept(record: Record, way: Way, state: NodeState) -> str:
     )
 
 
-def labels_kept(record: Record) -> str:
-    """The labels by which a pod is found cannot be changed while it may run."""
+def mark_kept(record: Record, way: Way) -> str:
+    """What a pod is found by, or its rank known, cannot be changed while it may run."""
     where = f" on {record.node}" if record.node else ""
-    return (
-        f"{record.name}{where} keeps its labels: by them it is found, and without them the next execution "
-        "would start beside it. Nothing was changed; delete the pod instead"
-    )
+    return f"{record.name}{where} keeps {_MARKS[way]}. Nothing was changed; delete the pod instead"
 
 
 def could_not_tell(name: str, failures: Sequence[Failure]) -> str:
