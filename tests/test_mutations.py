@@ -466,6 +466,14 @@ PARTS = [
         f"{BY_HAND}::test_no_way_takes_the_label_away_that_a_job_is_found_by[sandbox-patched-status]",
     ),
     Part(
+        "a pod without grace whose JobSet is gone is kept where its kubelet does not answer",
+        "webhook/rule/records.py",
+        "isinstance(node, Kept) and node.answers",
+        "isinstance(node, Kept)",
+        "tests/guard/test_records_of_controllers.py"
+        "::test_those_on_a_lost_node_are_kept_for_nobody_can_tell_whose_they_were[sandbox]",
+    ),
+    Part(
         "a start waits for a pod of another restart",
         "webhook/rule/starts.py",
         '    if text(labels, RESTART_ATTEMPT_LABEL, "pod") != start.restart_attempt:\n        return True\n',

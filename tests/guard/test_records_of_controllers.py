@@ -17,7 +17,7 @@ import pytest
 from sandbox import Sandbox
 from sandbox.controllers import Controller, Controllers, Waits, failure_recovery
 from sandbox.controllers.client import ApiError, Client
-from sandbox.controllers.kinds import EVENTS, NODES, PODS, TRAINJOBS, Object
+from sandbox.controllers.kinds import EVENTS, JOBSETS, NODES, PODS, TRAINJOBS, Object
 from sandbox.controllers.users import (
     JOB_CONTROLLER,
     KUEUE,
@@ -33,6 +33,7 @@ from tests.benches import GUARD, WEBHOOKS, Bench, until
 from tests.conftest import Guard, guard_against
 from tests.guard.starting import runs, train
 from tests.scrapes import scrape
+from webhook.rule.starts import JOBSET_UID_LABEL
 
 Ends = Callable[[Bench], Awaitable[None]]
 
@@ -165,6 +166,60 @@ async def test_the_ordinary_end_of_a_pod_costs_no_call_and_pod_gc_one(bench: Ben
 def fresh(pod: Object) -> Object:
     metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "labels")}
     return {"metadata": metadata, "spec": pod["spec"]}
+
+
+async def a_pod_without_grace(bench: Bench, *, ready: str, jobset: Object) -> None:
+    await bench.create(objects.node(NODE, ready=ready))
+    uid = (await bench.create(jobset))["metadata"]["uid"]
+    pod = objects.pod(POD, namespace="default", node=NODE, labels={JOBSET_UID_LABEL: uid})
+    pod["spec"]["terminationGracePeriodSeconds"] = 0
+    await bench.create(pod)
+
+
+async def by_the_collector_alone(bench: Bench) -> None:
+    uid = (await bench.get(PODS, POD))["metadata"]["uid"]
+    await deleted(bench, COLLECTOR, preconditions={"uid": uid}, propagationPolicy="Background")
+
+
+async def test_the_pods_without_grace_of_a_jobset_of_nobodys_go_when_it_is_deleted(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """The garbage collector deletes the JobSet's Jobs and pods when it is gone: it would try for ever."""
+    await a_pod_without_grace(bench, ready="True", jobset=objects.jobset(namespace="default"))
+    async with guarding(bench, tmp_path):
+        await bench.remove(JOBSETS, objects.NAME)
+        with pytest.raises(ApiError, match="its process may still run"):
+            await patched(bench, DRAINS, {"status": {"phase": "Failed"}}, "status")
+        await by_the_collector_alone(bench)
+        assert POD not in await bench.names(PODS)
+
+
+async def test_those_on_a_lost_node_are_kept_for_nobody_can_tell_whose_they_were(
+    bench: Bench, tmp_path: Path
+) -> None:
+    await a_pod_without_grace(bench, ready="Unknown", jobset=objects.jobset(namespace="default"))
+    async with guarding(bench, tmp_path):
+        await bench.remove(JOBSETS, objects.NAME)
+        with pytest.raises(ApiError, match="Wait until gpu-1 comes back"):
+            await by_the_collector_alone(bench)
+
+
+async def test_those_of_a_trainjob_are_deleted_with_a_second_of_grace(bench: Bench, tmp_path: Path) -> None:
+    """They are from before the guard was installed; the Job controller gives none when it is suspended."""
+    owner = await bench.create(objects.trainjob(namespace="default", suspend=True))
+    jobset = objects.jobset(namespace="default", owner=owner)
+    await a_pod_without_grace(bench, ready="True", jobset=jobset)
+    async with guarding(bench, tmp_path):
+        with pytest.raises(ApiError) as refused:
+            await deleted(bench, JOB_CONTROLLER)
+        assert refused.value.message.endswith(
+            f"Its own grace period is 0: kubectl delete pod {POD} --grace-period=1, and the kubelet of gpu-1 "
+            "ends it"
+        )
+        await deleted(bench, DRAINS, gracePeriodSeconds=1)
+        assert "deletionTimestamp" in (await bench.get(PODS, POD))["metadata"]
+        await deleted(bench, kubelet(NODE), gracePeriodSeconds=0)
+        assert POD not in await bench.names(PODS)
 
 
 AT_ONCE = Waits(toleration=timedelta(), longest_retry=timedelta(seconds=0.2))

@@ -307,12 +307,18 @@ TRAINJOB = objects.trainjob(metadata={"uid": "of-the-trainjob"})
             OfATrainJob(TrainJobReference(TRAINJOB["apiVersion"], "llama", "of-the-trainjob")),
             id="a TrainJob's",
         ),
-        pytest.param(BARE, None, OfATrainJob(None), id="the JobSet is gone"),
+        pytest.param(BARE, None, OfATrainJob(None, presumed=True), id="the JobSet is gone"),
+        pytest.param(
+            objects.pod(labels=objects.execution_labels()),
+            None,
+            OfATrainJob(None),
+            id="of an execution, the JobSet is gone",
+        ),
         pytest.param(BARE, jobset_of(OF_TRAINER), OfATrainJob(None), id="Trainer's, which lost its owner"),
         pytest.param(
             objects.pod(labels={JOBSET_UID_LABEL: "y"}),
             jobset_of(),
-            OfATrainJob(None),
+            OfATrainJob(None, presumed=True),
             id="of another JobSet of the name",
         ),
         pytest.param(

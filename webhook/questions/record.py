@@ -21,6 +21,7 @@ from webhook.rule.records import (
     Untold,
     Way,
     deletes_at_once,
+    goes_with_its_jobset,
     judge,
     read_record,
     whose,
@@ -79,6 +80,8 @@ async def ask_record(cluster: Cluster, subject: RecordSubject, *, seconds: float
         attempt("node", "reading the node", _judged(cluster, record, list(subject.ways))),
     )
     if isinstance(jobset, OfNoTrainJob):
+        return NotATrainJobsPod()
+    if isinstance(jobset, OfATrainJob) and goes_with_its_jobset(record, list(subject.ways), jobset, node):
         return NotATrainJobsPod()
     trainjob = jobset.trainjob if isinstance(jobset, OfATrainJob) else None
     if isinstance(node, Ended | Kept):

@@ -101,9 +101,13 @@ class OfNoTrainJob:
 
 @dataclass(frozen=True, slots=True)
 class OfATrainJob:
-    """The pod is a TrainJob's; of which, is not told where its JobSet is gone, or was orphaned."""
+    """The pod is a TrainJob's; of which, is not told where its JobSet is gone, or was orphaned.
+
+    `presumed`: nothing but the want of its JobSet says so.
+    """
 
     trainjob: TrainJobReference | None
+    presumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,11 @@ class Kept:
     """The process may still run. `node_state` is that of its node; None for a pod that has none yet."""
 
     node_state: NodeState | None
+
+    @property
+    def answers(self) -> bool:
+        """Whether the kubelet of its node does."""
+        return self.node_state is not None and self.node_state.ready == "True"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,15 +219,30 @@ def whose(record: Record, jobset: Mapping[str, Any] | None) -> OfATrainJob | OfN
     Raises:
         UnreadableAnswerError: the document is no JobSet.
     """
+    presumed = OfATrainJob(None, presumed=not record.of_an_execution)
     if jobset is None:
-        return OfATrainJob(None)
+        return presumed
     uid = text(part(jobset, "metadata", "JobSet"), "uid", "JobSet")
     trainjob = owning_trainjob(jobset)
     if record.jobset_uid not in ("", uid):
-        return OfATrainJob(None)
+        return presumed
     if trainjob is None and not is_made_by_trainer(jobset) and not record.of_an_execution:
         return OfNoTrainJob()
     return OfATrainJob(trainjob)
+
+
+def goes_with_its_jobset(record: Record, ways: list[Way], owner: OfATrainJob, node: object) -> bool:
+    """Whether a pod whose own grace period is 0 may be deleted although its JobSet is gone.
+
+    Else the garbage collector, which deletes the pods of a JobSet when that is gone, would be denied for
+    ever: what it sends, and whoever else deletes, looks like a deletion by force (`BeforeDelete` writes the
+    pod's own grace period into the options before the webhook is asked). The guard gives the pods of
+    TrainJobs a second as their Jobs are made: one without, and that nothing else shows to be a TrainJob's, is
+    of a bare JobSet, or from before there was a guard. On a node whose kubelet answers its process is killed
+    at once.
+    """
+    is_deleted = {Way.DELETION, Way.EVICTION}.issuperset(ways)
+    return record.graceless and is_deleted and owner.presumed and isinstance(node, Kept) and node.answers
 
 
 def judge(record: Record, ways: list[Way], node: Mapping[str, Any] | None) -> Ended | Kept:

@@ -33,7 +33,12 @@ _LONGEST_REASON = 200
 def record_kept(record: Record, way: Way, state: NodeState) -> str:
     """Which pod, which node, what holds the next execution, and what ends it."""
     told = f"{record.name} on {record.node} ({wording.node_state(state)})"
-    if state.ready == "True":
+    if state.ready == "True" and record.graceless:
+        ends = (
+            f"Its own grace period is 0: kubectl delete pod {record.name} --grace-period=1, and the kubelet "
+            f"of {record.node} ends it"
+        )
+    elif state.ready == "True":
         ends = (
             f"Wait for the kubelet of {record.node} to end it: delete it without --force and --grace-period=0"
         )
