@@ -483,8 +483,15 @@ PARTS = [
     Part(
         "a start waits for a pod of an earlier Job of the name",
         "webhook/rule/starts.py",
-        "    return is_of_this_name and not",
-        "    return False and is_of_this_name and not",
+        "    return name == start.job_name and not",
+        "    return False and name == start.job_name and not",
+        ANOTHER_START,
+    ),
+    Part(
+        "a start waits for a pod of an earlier Job that chooses its pods itself",
+        "webhook/rule/starts.py",
+        "        name, uid = _controlling_job(metadata)\n",
+        "        pass\n",
         ANOTHER_START,
     ),
     Part(

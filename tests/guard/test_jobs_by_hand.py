@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sandbox.controllers import ApiError
-from sandbox.controllers.kinds import JOBS, Object
+from sandbox.controllers.kinds import JOBS, PODS, Object
 from tests import objects
 from tests.benches import Bench
 from tests.conftest import Guard
@@ -192,3 +192,25 @@ async def test_a_status_is_written_while_no_guard_answers(bench: Bench, guard: G
     gone = {"metadata": {"labels": {JOBSET_NAME_LABEL: None}}}
     with pytest.raises(ApiError, match="failed calling webhook"):
         await bench.patch(JOBS, "mine", gone, subresource="status")
+
+
+async def test_a_job_that_chooses_its_pods_itself_waits_for_those_of_an_earlier_one(
+    bench: Bench, guard: Guard
+) -> None:
+    """With `manualSelector` its pods have no label of their Job (`generateSelector`), but an owner.
+
+    A Job that was deleted is made again before the garbage collector has told its pods to end.
+    """
+    uid = await a_trainjobs_jobset(bench)
+    job = by_hand("mine", uid, suspend=False)
+    job["spec"] |= {"manualSelector": True, "selector": {"matchLabels": {JOBSET_UID_LABEL: uid}}}
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    left = objects.pod("mine-0-x", namespace="default", labels=labels)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "mine", "uid": "gone", "controller": True}
+    left["metadata"]["ownerReferences"] = [owner]
+    await bench.register_jobs(guard.url, guard.authority_pem)
+    created = await bench.create(left)
+    with pytest.raises(ApiError, match="waiting for pods of the previous execution to go: mine-0-x"):
+        await bench.create(job)
+    await bench.remove(PODS, created["metadata"]["name"])
+    await bench.create(job)

@@ -47,6 +47,14 @@ SET_POLICY = {"op": "add", "path": "/spec/podReplacementPolicy", "value": "Faile
 SET_GRACE = {"op": "replace", "path": "/spec/template/spec/terminationGracePeriodSeconds", "value": 1}
 
 
+def by_its_owner(uid: str, job: str = "llama-node-0") -> dict[str, Any]:
+    """A pod of a Job with `manualSelector`: by no label, but by its owner."""
+    pod = pod_of_job(without=[JOB_NAME_LABEL, JOB_UID_LABEL])
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid, "controller": True}
+    pod["metadata"]["ownerReferences"] = [owner]
+    return pod
+
+
 @pytest.mark.parametrize("start", [START, CREATED], ids=["un-suspended", "created"])
 @pytest.mark.parametrize(
     "other",
@@ -62,6 +70,7 @@ SET_GRACE = {"op": "replace", "path": "/spec/template/spec/terminationGracePerio
         pytest.param(pod_of_job(without=[JOBSET_UID_LABEL]), id="without the uid of a JobSet"),
         pytest.param(pod_of_job(without=[RESTART_ATTEMPT_LABEL]), id="without a restart"),
         pytest.param(pod_of_job(without=[JOB_UID_LABEL]), id="of this Job's name, without its uid"),
+        pytest.param(by_its_owner("of-yesterday"), id="of an earlier Job that chooses its pods itself"),
         pytest.param({"metadata": {"name": "p"}}, id="without any label"),
         pytest.param({"metadata": {"name": "p", "labels": None}}, id="labels null"),
     ],
@@ -77,6 +86,8 @@ def test_a_pod_of_another_start_is_told(other: Document, start: Start) -> None:
         pytest.param(START, pod_of_job("llama-launcher-0", uid="job-uid-9"), id="dependsOn, InOrder, MPI"),
         pytest.param(CREATED, pod_of_job("llama-launcher-0", uid="job-uid-9"), id="while the next is made"),
         pytest.param(START, pod_of_job("llama-node-1", uid=""), id="another Job's, without its uid"),
+        pytest.param(START, by_its_owner("job-uid-0"), id="its own pod, which it chooses itself"),
+        pytest.param(CREATED, by_its_owner("u", job="llama-node-1"), id="another Job's that does"),
         pytest.param(
             Start("", "", "bare", "u"), pod_of_job("bare", uid="u", without="JobSet's"), id="no labels"
         ),

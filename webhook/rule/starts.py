@@ -297,9 +297,20 @@ def _is_of_another_start(item: Any, start: Start) -> bool:
         return True
     if text(labels, RESTART_ATTEMPT_LABEL, "pod") != start.restart_attempt:
         return True
-    is_of_this_name = text(labels, JOB_NAME_LABEL, "pod") == start.job_name
+    name, uid = text(labels, JOB_NAME_LABEL, "pod"), text(labels, JOB_UID_LABEL, "pod")
+    if not name:
+        # With `manualSelector` the API server gives a Job's pods no label of it (`generateSelector`).
+        name, uid = _controlling_job(metadata)
     # A Job that is yet to be made has none: what has its name is of an earlier one.
-    return is_of_this_name and not (start.job_uid and text(labels, JOB_UID_LABEL, "pod") == start.job_uid)
+    return name == start.job_name and not (start.job_uid and uid == start.job_uid)
+
+
+def _controlling_job(metadata: Mapping[str, Any]) -> tuple[str, str]:
+    """The name and the uid of the Job that controls a pod; both empty where none does."""
+    for owner in owners_of(metadata, "pod"):
+        if owner.get("controller") is True and text(owner, "kind", "pod") == "Job":
+            return text(owner, "name", "pod"), text(owner, "uid", "pod")
+    return "", ""
 
 
 def jobs_of_other_starts(jobset_name: str, start: Start) -> list[str]:
