@@ -213,8 +213,8 @@ async def test_those_of_a_trainjob_are_deleted_with_a_second_of_grace(bench: Ben
         with pytest.raises(ApiError) as refused:
             await deleted(bench, JOB_CONTROLLER)
         assert refused.value.message.endswith(
-            f"Its own grace period is 0: kubectl delete pod {POD} --grace-period=1, and the kubelet of gpu-1 "
-            "ends it"
+            "Its own grace period is 0, so have the kubelet of gpu-1 end it: "
+            f"kubectl delete pod {POD} --grace-period=1"
         )
         await deleted(bench, DRAINS, gracePeriodSeconds=1)
         assert "deletionTimestamp" in (await bench.get(PODS, POD))["metadata"]

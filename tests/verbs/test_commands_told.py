@@ -40,6 +40,8 @@ VALUES = {
     "named": [NODE, f"{NODE} node-2"],
     "shlex.quote(node)": [NODE],
     "names": [POD],
+    "record.name": [POD],
+    "record.node": [NODE],
     "OUT_OF_SERVICE": [OUT_OF_SERVICE],
     "OUT_OF_SERVICE_TAINT": [OUT_OF_SERVICE_TAINT],
     "kind": ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"],

@@ -35,8 +35,8 @@ def record_kept(record: Record, way: Way, state: NodeState) -> str:
     told = f"{record.name} on {record.node} ({wording.node_state(state)})"
     if state.ready == "True" and record.graceless:
         ends = (
-            f"Its own grace period is 0: kubectl delete pod {record.name} --grace-period=1, and the kubelet "
-            f"of {record.node} ends it"
+            f"Its own grace period is 0, so have the kubelet of {record.node} end it: "
+            f"kubectl delete pod {record.name} --grace-period=1"
         )
     elif state.ready == "True":
         ends = (
