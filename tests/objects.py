@@ -212,6 +212,13 @@ def jobset_of_trainjob(
     return document
 
 
+def bare_jobset(name: str = NAME) -> Document:
+    """A JobSet that runs, and that no TrainJob owns."""
+    document = jobset_of_trainjob(name)
+    del document["metadata"]["ownerReferences"]
+    return document
+
+
 def job_of_jobset(
     name: str = "llama-node-0",
     *,

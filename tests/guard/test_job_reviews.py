@@ -23,6 +23,7 @@ from tests.objects import (
     TRAINJOB_UID,
     UID,
     Document,
+    bare_jobset,
     job_of_jobset,
     job_review,
     jobset_of_trainjob,
@@ -204,9 +205,7 @@ async def test_an_order_that_is_out_of_date_is_denied(
 async def test_a_job_of_a_bare_jobset_is_allowed_and_not_touched(
     asking: Guard, cluster: ScriptedApiServer
 ) -> None:
-    bare = jobset_of_trainjob()
-    del bare["metadata"]["ownerReferences"]
-    cluster.script |= {"jobsets": answer(bare), "pods": pods(OTHER)}
+    cluster.script |= {"jobsets": answer(bare_jobset()), "pods": pods(OTHER)}
     for start in (CREATED, RESUMED, job_review(job_of_jobset(suspend=False, grace=0))):
         reply = await post(asking, start)
         assert reply.response == {
@@ -283,9 +282,7 @@ async def test_an_edit_that_says_so_has_its_ranks_replaced_sooner(
 async def test_the_policy_of_a_bare_jobsets_job_is_its_owners(
     asking: Guard, cluster: ScriptedApiServer
 ) -> None:
-    bare = jobset_of_trainjob()
-    del bare["metadata"]["ownerReferences"]
-    cluster.script["jobsets"] = answer(bare)
+    cluster.script["jobsets"] = answer(bare_jobset())
     reply = await post(asking, hastened())
     assert reply.response["auditAnnotations"] == {"decision": "NotATrainJobs"}
     assert (reply.response["allowed"], patched(reply)) == (True, [])
@@ -495,9 +492,7 @@ async def test_a_job_that_only_says_that_it_is_the_jobsets_is_no_order_of_it(
 async def test_the_label_of_a_bare_jobset_starts_no_job_of_another_unseen(
     asking: Guard, cluster: ScriptedApiServer
 ) -> None:
-    bare = jobset_of_trainjob("bare")
-    del bare["metadata"]["ownerReferences"]
-    cluster.script["jobsets"] = answer(bare)
+    cluster.script["jobsets"] = answer(bare_jobset("bare"))
     job = job_of_jobset(suspend=False)
     job["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] = "bare"
     for old in (None, job_of_jobset(suspend=True)):
@@ -582,9 +577,7 @@ async def test_the_label_of_a_jobset_that_is_not_its_own_is_given_to_no_job(aski
 async def test_the_labels_of_a_bare_jobsets_job_are_its_owners(
     asking: Guard, cluster: ScriptedApiServer, label: str, value: str | None
 ) -> None:
-    bare = jobset_of_trainjob()
-    del bare["metadata"]["ownerReferences"]
-    cluster.script["jobsets"] = answer(bare)
+    cluster.script["jobsets"] = answer(bare_jobset())
     reply = await post(asking, relabelled(label, value))
     assert reply.response["auditAnnotations"] == {"decision": "NotATrainJobs"}
     assert reply.response["allowed"] is True

@@ -7,7 +7,7 @@ One of a pod is a single step.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from tests.model.question import SECONDS, Question, Reading, ScriptedCluster
 from webhook.guard.job_reviews import JobReviews
 from webhook.guard.metrics import GuardMetrics
 from webhook.guard.record_reviews import RecordReviews
-from webhook.guard.reviews import Answer
+from webhook.guard.reviews import Answer, Webhook
 from webhook.questions.record import RecordAnswer, RecordSubject, ask_record
 from webhook.questions.start import StartAnswer, StartSubject, ask_start
 from webhook.telling.review import GroupVersionKind, GroupVersionResource, Request, UserInfo
@@ -41,11 +41,10 @@ class Webhooks:
         """Have the guard asked about a Job that is made or changed; no read is answered yet."""
         request = _request(JOBS, operation, new, old)
 
-        async def ask(cluster: ScriptedCluster) -> Answer:
-            outcome = JobReviews(partial(_ask_start, cluster), metrics=self._metrics).weigh(request)
-            return outcome if isinstance(outcome, Answer) else await outcome.answer(SECONDS)
+        def reviews(cluster: ScriptedCluster) -> JobReviews:
+            return JobReviews(partial(_ask_start, cluster), metrics=self._metrics)
 
-        return Question(self._loop, self._api, ask, reading)
+        return self._question(reviews, request, reading)
 
     def keep_record(
         self, operation: str, old: Object, new: Object | None, options: Object | None = None
@@ -53,13 +52,21 @@ class Webhooks:
         """Raises `RefusedError` where the webhook keeps the record of the pod."""
         request = _request(PODS, operation, new, old, options)
 
-        async def ask(cluster: ScriptedCluster) -> Answer:
-            outcome = RecordReviews(partial(_ask_record, cluster), metrics=self._metrics).weigh(request)
-            return outcome if isinstance(outcome, Answer) else await outcome.answer(SECONDS)
+        def reviews(cluster: ScriptedCluster) -> RecordReviews:
+            return RecordReviews(partial(_ask_record, cluster), metrics=self._metrics)
 
-        answer = _at_once(Question(self._loop, self._api, ask, Reading()))
+        answer = at_once(self._question(reviews, request, Reading()))
         if not answer.allowed:
             raise RefusedError(answer.message)
+
+    def _question(
+        self, reviews: Callable[[ScriptedCluster], Webhook], request: Request, reading: Reading
+    ) -> Question[Answer]:
+        async def ask(cluster: ScriptedCluster) -> Answer:
+            outcome = reviews(cluster).weigh(request)
+            return outcome if isinstance(outcome, Answer) else await outcome.answer(SECONDS)
+
+        return Question(self._loop, self._api, ask, reading)
 
 
 def let_through(new: Object, answer: Answer) -> Object:
@@ -71,7 +78,8 @@ def let_through(new: Object, answer: Answer) -> Object:
     return patched
 
 
-def _at_once(question: Question[Answer]) -> Answer:
+def at_once(question: Question[Answer]) -> Answer:
+    """Answer all that is still read."""
     while (answer := question.outcome) is None:
         question.answer_read()
     return answer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tests.objects import job_of_jobset, jobset_of_trainjob, node, pod_of_job
+from tests.objects import bare_jobset, job_of_jobset, jobset_of_trainjob, node, pod_of_job
 from tests.scripted import Handler, ScriptedApiServer, answer, hang, listed, metadata_list, pods, refusal
 from webhook.cluster import Cluster
 from webhook.questions.node_states import SharedNodeStates
@@ -89,9 +89,7 @@ async def test_a_job_that_starts_nothing_is_one_read(server: ScriptedApiServer, 
 async def test_a_jobset_that_no_trainjob_owns_is_one_read(
     server: ScriptedApiServer, cluster: Cluster
 ) -> None:
-    bare = jobset_of_trainjob()
-    del bare["metadata"]["ownerReferences"]
-    server.script["jobsets"] = answer(bare)
+    server.script["jobsets"] = answer(bare_jobset())
     server.script["pods"] = pods(OTHER)
     assert await asked(cluster) == NotATrainJobs()
     assert [read.resource for read in server.asked] == ["jobsets"]

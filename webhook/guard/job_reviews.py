@@ -33,7 +33,7 @@ from webhook.telling.review import JOBS, NotAReviewError, Request
 AskStart = Callable[[StartSubject, float], Awaitable[StartAnswer]]
 """The question about the start of a Job, to be answered within so many seconds."""
 
-ASKED_ABOUT = ((Operation.CREATE, ""), (Operation.UPDATE, ""), (Operation.UPDATE, "status"))
+_ASKED_ABOUT = ((Operation.CREATE, ""), (Operation.UPDATE, ""), (Operation.UPDATE, "status"))
 """The operations on Jobs and their parts that the guard is asked about."""
 
 _log = structlog.get_logger()
@@ -91,7 +91,7 @@ class JobReviews:
             warning = wording.unguarded_kind(request.asked_about)
             return unasked(request, "Unguarded", warning)
         asked_about = (request.verb, request.sub_resource)
-        if asked_about not in ASKED_ABOUT:
+        if asked_about not in _ASKED_ABOUT:
             return unasked(request, "Unguarded", wording.unguarded_operation(request.verb))
         if request.object is None:
             raise NotAReviewError(f"the {request.verb} has no object")

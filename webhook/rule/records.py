@@ -21,8 +21,8 @@ from webhook.rule.starts import (
     JOBSET_UID_LABEL,
     RESTART_ATTEMPT_LABEL,
     TrainJobReference,
+    controllers_of,
     is_made_by_trainer,
-    owners_of,
     owning_trainjob,
 )
 from webhook.rule.trainjob import JOB_ID_LABEL, JOBSET_NAME_LABEL, SUBMISSION_LABEL
@@ -293,10 +293,7 @@ def _index(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _controllers(metadata: Mapping[str, Any]) -> list[str]:
-    """The uids of the owners that control it: one at most, as the API server stores it."""
-    return [
-        text(owner, "uid", "pod") for owner in owners_of(metadata, "pod") if owner.get("controller") is True
-    ]
+    return [text(owner, "uid", "pod") for owner in controllers_of(metadata, "pod")]
 
 
 def _phase(pod: Mapping[str, Any]) -> str:

@@ -307,8 +307,8 @@ def _is_of_another_start(item: Any, start: Start) -> bool:
 
 def _controlling_job(metadata: Mapping[str, Any]) -> tuple[str, str]:
     """The name and the uid of the Job that controls a pod; both empty where none does."""
-    for owner in owners_of(metadata, "pod"):
-        if owner.get("controller") is True and text(owner, "kind", "pod") == "Job":
+    for owner in controllers_of(metadata, "pod"):
+        if text(owner, "kind", "pod") == "Job":
             return text(owner, "name", "pod"), text(owner, "uid", "pod")
     return "", ""
 
@@ -361,3 +361,12 @@ def owners_of(metadata: Mapping[str, Any], kind: str) -> Iterable[Mapping[str, A
     if not isinstance(owners, list) or not all(isinstance(owner, dict) for owner in owners):
         raise UnreadableAnswerError(f"the ownerReferences of a {kind} are no list of objects")
     return owners
+
+
+def controllers_of(metadata: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
+    """The owners that control it: one at most, as the API server stores it.
+
+    Raises:
+        UnreadableAnswerError: the `ownerReferences` are no list of objects.
+    """
+    return [owner for owner in owners_of(metadata, kind) if owner.get("controller") is True]
